@@ -1,0 +1,1 @@
+//! One contract test per seam, run against the real implementation and against the simulated one.

@@ -1,0 +1,296 @@
+//! The client of the control API.
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use hyper::{Method, StatusCode};
+use seam::{Stream, within};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+use crate::http::{Endpoint, ExchangeFailed, exchange};
+use crate::*;
+
+/// Why a call has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CallFailed {
+    /// No answer came.
+    #[error("{operation} failed")]
+    Exchange {
+        /// What was asked.
+        operation: &'static str,
+        /// What happened.
+        #[source]
+        cause: ExchangeFailed,
+    },
+    /// The server answered and refused.
+    #[error("{operation} was refused: {} ({status})", refusal.message)]
+    Refused {
+        /// What was asked.
+        operation: &'static str,
+        /// The HTTP status.
+        status: u16,
+        /// The reason.
+        refusal: Refusal,
+    },
+    /// Something answered, but not as a control server does.
+    #[error("{operation} got an answer that is not a control server's ({status})")]
+    Unreadable {
+        /// What was asked.
+        operation: &'static str,
+        /// The HTTP status.
+        status: u16,
+    },
+}
+
+impl CallFailed {
+    /// The server's reason, if it gave one.
+    pub fn refusal(&self) -> Option<RefusalCode> {
+        match self {
+            Self::Refused { refusal, .. } => Some(refusal.code),
+            Self::Exchange { .. } | Self::Unreadable { .. } => None,
+        }
+    }
+
+    /// Whether nothing at all answered (ruling 7).
+    pub fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Exchange { .. })
+    }
+}
+
+/// The control API of one server.
+#[derive(Clone)]
+pub struct ControlClient {
+    endpoint: Endpoint,
+}
+
+impl ControlClient {
+    /// Calls go to this endpoint, with its credential if it has one.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// Where it calls.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The same server, with this credential.
+    pub fn with_credential(&self, credential: SecretString) -> Self {
+        Self { endpoint: Endpoint { credential: Some(credential), ..self.endpoint.clone() } }
+    }
+
+    /// `GET /identity`: open, discloses nothing else (O-001.11).
+    ///
+    /// # Errors
+    /// See [`CallFailed`]; so for every call.
+    pub async fn identity(&self) -> Result<IdentityAnswer, CallFailed> {
+        self.call("identity", Method::GET, "/identity", None::<&Done>).await
+    }
+
+    /// `POST /auth/handshake`: the launcher's nonce buys the first credential, once.
+    pub async fn handshake(&self, nonce: &SecretString) -> Result<SecretString, CallFailed> {
+        let request = HandshakeRequest { nonce: nonce.expose_secret().to_owned() };
+        let answer: HandshakeAnswer =
+            self.call("handshake", Method::POST, "/auth/handshake", Some(&request)).await?;
+        Ok(SecretString::from(answer.credential))
+    }
+
+    /// `POST /api/v1/ownership/claim`: establishes and renews ownership (O-003.8).
+    pub async fn claim(&self) -> Result<Done, CallFailed> {
+        self.call("claim", Method::POST, "/api/v1/ownership/claim", Some(&Done {})).await
+    }
+
+    /// `POST /api/v1/ownership/shutdown`: every instance is stopped, then the server exits (O-002.9).
+    pub async fn shutdown(&self) -> Result<Stopping, CallFailed> {
+        self.call("ownership shutdown", Method::POST, "/api/v1/ownership/shutdown", Some(&Done {})).await
+    }
+
+    /// `POST /api/v1/instances`. Idempotent by the instance's id.
+    pub async fn create_instance(&self, request: &CreateInstance) -> Result<InstanceStatus, CallFailed> {
+        self.call("create instance", Method::POST, "/api/v1/instances", Some(request)).await
+    }
+
+    /// `GET /api/v1/instances`: the enumeration.
+    pub async fn instances(&self) -> Result<InstanceList, CallFailed> {
+        self.call("list instances", Method::GET, "/api/v1/instances", None::<&Done>).await
+    }
+
+    /// `GET /api/v1/instances/{id}`.
+    pub async fn instance(&self, id: &InstanceId) -> Result<InstanceStatus, CallFailed> {
+        self.call("instance", Method::GET, &instance_path(id, ""), None::<&Done>).await
+    }
+
+    /// `DELETE /api/v1/instances/{id}`: answers at once; the instance is gone when it is no longer listed.
+    pub async fn stop_instance(&self, id: &InstanceId) -> Result<Stopping, CallFailed> {
+        self.call("stop instance", Method::DELETE, &instance_path(id, ""), None::<&Done>).await
+    }
+
+    /// `GET …/turn`: reading never discards (S-004.6).
+    pub async fn turn(&self, id: &InstanceId) -> Result<TurnStatus, CallFailed> {
+        self.call("turn", Method::GET, &instance_path(id, "/turn"), None::<&Done>).await
+    }
+
+    /// `POST …/turn/ack`: only after the outcome was durably applied (S-004.6).
+    pub async fn acknowledge_turn(&self, id: &InstanceId, turn: TurnId) -> Result<Done, CallFailed> {
+        let path = instance_path(id, "/turn/ack");
+        self.call("acknowledge turn", Method::POST, &path, Some(&AcknowledgeTurn { turn })).await
+    }
+
+    /// `POST …/prompt`. Idempotent by the key.
+    pub async fn prompt(&self, id: &InstanceId, request: &PromptRequest) -> Result<PromptAccepted, CallFailed> {
+        self.call("prompt", Method::POST, &instance_path(id, "/prompt"), Some(request)).await
+    }
+
+    /// `POST …/cancel`: asks the agent to end the open turn; fine if none is open.
+    pub async fn cancel(&self, id: &InstanceId) -> Result<Done, CallFailed> {
+        self.call("cancel", Method::POST, &instance_path(id, "/cancel"), Some(&Done {})).await
+    }
+
+    /// `POST …/permissions/{id}`.
+    pub async fn answer_permission(
+        &self,
+        id: &InstanceId,
+        permission: &PermissionId,
+        answer: &AnswerPermission,
+    ) -> Result<Done, CallFailed> {
+        let path = instance_path(id, &format!("/permissions/{permission}"));
+        self.call("answer permission", Method::POST, &path, Some(answer)).await
+    }
+
+    /// WebSocket `…/events?after=SEQ`: replaces an earlier stream of the same instance.
+    pub async fn events(&self, id: &InstanceId, after: Seq) -> Result<EventStream, CallFailed> {
+        let operation = "event stream";
+        let address = self.endpoint.address;
+        let limit = self.endpoint.limit;
+        let no_answer = |cause: Box<dyn std::error::Error + Send + Sync>| CallFailed::Exchange {
+            operation,
+            cause: ExchangeFailed::NoAnswer { address, cause },
+        };
+        let work = async {
+            let url = format!("ws://{address}{}", instance_path(id, &format!("/events?after={after}")));
+            let mut request = url.into_client_request().map_err(|error| no_answer(error.into()))?;
+            if let Some(credential) = &self.endpoint.credential {
+                let value = format!("Bearer {}", credential.expose_secret());
+                let value = value.try_into().expect("credentials are printable ASCII");
+                request.headers_mut().insert("authorization", value);
+            }
+            let stream = self
+                .endpoint
+                .network
+                .connect(address, limit)
+                .await
+                .map_err(|error| no_answer(error.into()))?;
+            let config = WebSocketConfig::default()
+                .max_message_size(Some(FRAME_LIMIT))
+                .max_frame_size(Some(FRAME_LIMIT));
+            match tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await {
+                Ok((socket, _)) => Ok(EventStream { socket }),
+                Err(tokio_tungstenite::tungstenite::Error::Http(response)) => {
+                    Err(refused(operation, response.status(), response.body().as_deref().unwrap_or_default()))
+                }
+                Err(error) => Err(no_answer(error.into())),
+            }
+        };
+        match within(&*self.endpoint.clock, limit, work).await {
+            Ok(stream) => stream,
+            Err(_) => Err(CallFailed::Exchange { operation, cause: ExchangeFailed::TimedOut { address, limit } }),
+        }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        operation: &'static str,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, CallFailed> {
+        let body = body.map(|body| serde_json::to_vec(body).expect("wire values always serialize"));
+        let (status, bytes) = exchange(&self.endpoint, method, path, body)
+            .await
+            .map_err(|cause| CallFailed::Exchange { operation, cause })?;
+        if !status.is_success() {
+            return Err(refused(operation, status, &bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|_| CallFailed::Unreadable { operation, status: status.as_u16() })
+    }
+}
+
+/// The event stream of one instance.
+pub struct EventStream {
+    socket: WebSocketStream<Stream>,
+}
+
+impl EventStream {
+    /// The next frame; none once the server has closed the stream. Cancel safe. Frames of kinds that this build
+    /// does not know are skipped.
+    ///
+    /// # Errors
+    /// The connection broke, or what came is not a frame.
+    pub async fn next(&mut self) -> Result<Option<ServerFrame>, StreamBroken> {
+        loop {
+            let Some(message) = self.socket.next().await else { return Ok(None) };
+            match message.map_err(|error| StreamBroken(error.into()))? {
+                Message::Text(text) => match serde_json::from_str(&text) {
+                    Ok(frame) => return Ok(Some(frame)),
+                    Err(error) if is_known_frame(&text) => return Err(StreamBroken(error.into())),
+                    Err(_) => {}
+                },
+                Message::Close(_) => return Ok(None),
+                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+            }
+        }
+    }
+
+    /// Says that everything up to `seq` is durably stored.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn acknowledge(&mut self, seq: Seq) -> Result<(), StreamBroken> {
+        self.send(&ClientFrame::Acknowledge { seq }).await
+    }
+
+    /// Says that the reader lives.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn heartbeat(&mut self) -> Result<(), StreamBroken> {
+        self.send(&ClientFrame::Heartbeat {}).await
+    }
+
+    async fn send(&mut self, frame: &ClientFrame) -> Result<(), StreamBroken> {
+        let text = serde_json::to_string(frame).expect("wire values always serialize");
+        self.socket.send(Message::text(text)).await.map_err(|error| StreamBroken(error.into()))
+    }
+}
+
+/// An event stream ended without being closed.
+#[derive(Debug, thiserror::Error)]
+#[error("the event stream broke")]
+pub struct StreamBroken(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+fn instance_path(id: &InstanceId, rest: &str) -> String {
+    format!("/api/v1/instances/{id}{rest}")
+}
+
+fn refused(operation: &'static str, status: StatusCode, body: &[u8]) -> CallFailed {
+    match serde_json::from_slice::<Refusal>(body) {
+        Ok(refusal) => CallFailed::Refused { operation, status: status.as_u16(), refusal },
+        Err(_) => CallFailed::Unreadable { operation, status: status.as_u16() },
+    }
+}
+
+/// Whether a frame that did not decode names a kind of this build: then it is broken, else merely newer.
+fn is_known_frame(text: &str) -> bool {
+    let known = ["events", "gap", "heartbeat", "replaced"];
+    match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text) {
+        Ok(object) => object.keys().any(|key| known.contains(&key.as_str())),
+        Err(_) => true,
+    }
+}
+
+/// The largest WebSocket message: above the largest batch that the server sends.
+pub const FRAME_LIMIT: usize = 64 * 1024 * 1024;
