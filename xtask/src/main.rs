@@ -1,1 +1,109 @@
-fn main() {}
+//! The project's commands. `cargo xtask help` lists them.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a build tool starts processes, reads files and measures real time; nothing of it is simulated"
+)]
+
+mod architecture;
+mod cargo;
+mod criteria;
+mod steps;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cargo::{Failed, cargo, program, root};
+use crate::steps::Steps;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's commands.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the simulator: the corpus, fixed seeds, then fresh seeds for a minute; or what the arguments say.
+    Sim {
+        /// SCENARIO, --seed N, --seeds A..B, --twice, …: see `cargo xtask sim -- --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Replay a corpus file, or one seed of a scenario, and print its timeline.
+    Replay {
+        /// A file of sim/corpus, or SCENARIO --seed N.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Everything that CI runs.
+    Test,
+    /// Format the whole workspace.
+    Fmt,
+    /// Formatting, clippy, the architecture's rules, and spelling where `typos` is installed.
+    Lint,
+    /// Which criteria of the specification have a snapshot and which are still open.
+    Criteria,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Sim { arguments } => simulator("run", &arguments),
+        Command::Replay { arguments } => simulator("replay", &arguments),
+        Command::Test => test(),
+        Command::Fmt => cargo(&["fmt", "--all"]),
+        Command::Lint => lint(&mut Steps::default()),
+        Command::Criteria => criteria::print(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("xtask: {failed}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn simulator(command: &str, arguments: &[String]) -> Result<(), Failed> {
+    let mut line =
+        vec!["run", "--quiet", "--profile", "sim", "--package", "sim", "--bin", "sim", "--", command];
+    line.extend(arguments.iter().map(String::as_str));
+    cargo(&line)
+}
+
+fn lint(steps: &mut Steps) -> Result<(), Failed> {
+    steps.run("formatting", || cargo(&["fmt", "--all", "--check"]))?;
+    steps.run("architecture", architecture::check)?;
+    steps.run("spelling", || {
+        if std::process::Command::new("typos").arg("--version").output().is_err() {
+            println!("skipped: `typos` is not installed (`pip install typos`)");
+            return Ok(());
+        }
+        program("typos", &["--config", ".typos.toml", "."])
+    })?;
+    steps.run("clippy", || {
+        let arguments =
+            ["clippy", "--workspace", "--all-targets", "--profile", "sim", "--", "-D", "warnings"];
+        cargo(&arguments)
+    })
+}
+
+fn test() -> Result<(), Failed> {
+    let mut steps = Steps::default();
+    steps.run("build", || cargo(&["build", "--profile", "sim", "--workspace", "--all-targets"]))?;
+    lint(&mut steps)?;
+    steps.run("tests", || {
+        let nextest = std::process::Command::new("cargo").args(["nextest", "--version"]).output();
+        if nextest.is_ok_and(|output| output.status.success()) {
+            cargo(&["nextest", "run", "--cargo-profile", "sim", "--workspace"])
+        } else {
+            cargo(&["test", "--profile", "sim", "--workspace", "--all-targets"])
+        }
+    })?;
+    steps.run("simulation", || simulator("run", &[]))?;
+    steps.print();
+    println!("everything that CI runs has passed, in {}", root().display());
+    Ok(())
+}
