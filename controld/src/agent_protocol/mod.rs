@@ -8,12 +8,20 @@
 //!
 //! This module does not decide about turns, permissions or retention; it tells an [`AgentObserver`].
 
+mod connection;
+mod framer;
+mod message;
+mod pump;
+
 use std::time::Duration;
 
 use seam::BoxFuture;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use wire::{AgentError, PermissionChoice};
+
+pub use connection::{AgentLink, OpenFailed, OpenFailure, PromptEnd, open};
+pub use framer::LINE_LIMIT;
 
 /// Room for one event in an instance's backlog. It goes into the backlog with the event, and comes free when that
 /// event is acknowledged; dropped without an event it is free at once.
