@@ -12,7 +12,10 @@ pub trait Blocking: Send + Sync + 'static {
 }
 
 /// Runs `work` through the seam and gives its result.
-pub async fn block<T: Send + 'static>(blocking: &dyn Blocking, work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn block<T: Send + 'static>(
+    blocking: &dyn Blocking,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
     blocking

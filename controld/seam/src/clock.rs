@@ -76,7 +76,11 @@ impl std::error::Error for Elapsed {}
 ///
 /// # Errors
 /// [`Elapsed`] if the limit passed first; the work is then dropped.
-pub async fn within<T>(clock: &dyn Clock, limit: Duration, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+pub async fn within<T>(
+    clock: &dyn Clock,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, Elapsed> {
     let mut work = pin!(work);
     let mut bound = clock.sleep(limit);
     poll_fn(|cx| {

@@ -75,7 +75,12 @@ pub trait Disk: Send + Sync + 'static {
     ///
     /// # Errors
     /// `NotFound` for the parent, `StorageFull`, `PermissionDenied`.
-    fn append<'a>(&'a self, path: &'a Path, bytes: &'a [u8], privacy: Privacy) -> BoxFuture<'a, io::Result<u64>>;
+    fn append<'a>(
+        &'a self,
+        path: &'a Path,
+        bytes: &'a [u8],
+        privacy: Privacy,
+    ) -> BoxFuture<'a, io::Result<u64>>;
 
     /// Renames within one file system, replacing what is there.
     ///
@@ -106,7 +111,8 @@ pub trait Disk: Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`LockRefused`].
-    fn lock<'a>(&'a self, path: &'a Path, note: &'a str) -> BoxFuture<'a, Result<Box<dyn Lock>, LockRefused>>;
+    fn lock<'a>(&'a self, path: &'a Path, note: &'a str)
+    -> BoxFuture<'a, Result<Box<dyn Lock>, LockRefused>>;
 
     /// The name of the SQLite VFS over this disk; none means SQLite's own one on the real file system.
     fn sqlite_vfs(&self) -> Option<&str>;

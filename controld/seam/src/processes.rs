@@ -172,7 +172,8 @@ pub trait Processes: Send + Sync + 'static {
     ///
     /// # Errors
     /// The process table could not be read.
-    fn marked<'a>(&'a self, name: &'a str, value: &'a str) -> BoxFuture<'a, io::Result<Vec<ProcessIdentity>>>;
+    fn marked<'a>(&'a self, name: &'a str, value: &'a str)
+    -> BoxFuture<'a, io::Result<Vec<ProcessIdentity>>>;
 
     /// From now on orphaned descendants are re-parented to this process, which reaps them as they exit.
     ///

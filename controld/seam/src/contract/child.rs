@@ -217,7 +217,7 @@ fn name(signal: Signal) -> &'static str {
 }
 
 /// Stands before the child's own arguments.
-const MARK: &str = "contract-child";
+const MARK: &str = "contract-asks-for";
 
 /// Exit code: nobody reads the outputs any more.
 pub(super) const READER_GONE: u8 = 8;
