@@ -50,7 +50,7 @@ pub(crate) fn entry(pid: u32) -> io::Result<Option<Entry>> {
     }
 }
 
-/// Every process, zombies included, in the order of their pids.
+/// Every process that this user may look at, zombies included, in the order of their pids.
 pub(crate) fn entries() -> io::Result<Vec<Entry>> {
     let mut pids = Vec::new();
     for file in std::fs::read_dir("/proc").map_err(|error| cannot("list", "/proc", error))? {
@@ -60,7 +60,12 @@ pub(crate) fn entries() -> io::Result<Vec<Entry>> {
     pids.sort_unstable();
     let mut entries = Vec::with_capacity(pids.len());
     for pid in pids {
-        entries.extend(entry(pid)?);
+        match entry(pid) {
+            Ok(entry) => entries.extend(entry),
+            // Hidden from this user (mount option hidepid=1), who could not signal it either.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(entries)
 }

@@ -16,12 +16,13 @@ pub(crate) fn spawn(request: &SpawnRequest) -> io::Result<Box<dyn ChildWrapper>>
         if let Some(directory) = &request.directory {
             command.current_dir(directory);
         }
-        let (input, output): (fn() -> StdStdio, fn() -> StdStdio) = match request.stdio {
-            Stdio::Piped => (StdStdio::piped, StdStdio::piped),
-            Stdio::Null => (StdStdio::null, StdStdio::null),
-            Stdio::InputOnly => (StdStdio::piped, StdStdio::null),
+        let (input, output) = match request.stdio {
+            Stdio::Piped => (StdStdio::piped(), [StdStdio::piped(), StdStdio::piped()]),
+            Stdio::Null => (StdStdio::null(), [StdStdio::null(), StdStdio::null()]),
+            Stdio::InputOnly => (StdStdio::piped(), [StdStdio::null(), StdStdio::null()]),
         };
-        command.stdin(input()).stdout(output()).stderr(output()).kill_on_drop(false);
+        let [stdout, stderr] = output;
+        command.stdin(input).stdout(stdout).stderr(stderr).kill_on_drop(false);
     });
     let child = wrap.wrap(ProcessSession).wrap(NothingInherited).spawn();
     // The session's wrapper would wait for the whole group, which with a subreaper lasts as long as the last

@@ -1,7 +1,7 @@
 //! What every disk keeps to.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tokio::io::AsyncReadExt as _;
 
@@ -174,7 +174,7 @@ async fn locks(disk: &dyn Disk, directory: &Path) {
     drop((second, other));
 }
 
-async fn taken(disk: &dyn Disk, path: &PathBuf, note: &str) -> Box<dyn Lock> {
+async fn taken(disk: &dyn Disk, path: &Path, note: &str) -> Box<dyn Lock> {
     match disk.lock(path, note).await {
         Ok(lock) => lock,
         Err(LockRefused::Held { note }) => {
