@@ -1,0 +1,359 @@
+//! The control API over HTTP/1.1: parses at the border, asks the server, and answers with wire values.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::{Json, Router};
+use secrecy::ExposeSecret as _;
+use serde::de::DeserializeOwned;
+use tracing::debug;
+use wire::{
+    AcknowledgeTurn, AnswerPermission, CreateInstance, Done, HandshakeAnswer, HandshakeRequest,
+    IdentityAnswer, InstanceId, InstanceList, InstanceStatus, PermissionId, PromptAccepted, PromptRequest,
+    Refusal, RefusalCode, Seq, Stopping, TurnStatus,
+};
+
+use crate::access::{Access, Route};
+use crate::calendar::http_date;
+use crate::instance::{Instance, NotAccepted};
+use crate::instance_table::CreateRefused;
+use crate::ownership::{AdmissionRefused, ShutdownReason};
+use crate::permission::AnswerRefused;
+use crate::server::{NotCreated, Server};
+use crate::stream;
+use crate::turn_outcome::PromptRefused;
+
+/// The router over [`Route::ALL`].
+pub(crate) fn router(server: Arc<Server>) -> Router {
+    let clock = Arc::clone(&server.seams().clock);
+    let mut router = Router::new();
+    for route in Route::ALL {
+        let (method, path) = route.place();
+        let filter = MethodFilter::try_from(method).expect("the table names ordinary methods");
+        let guard = middleware::from_fn_with_state((Arc::clone(&server), route.access()), admit);
+        router = router.route(path, handler(route, filter).route_layer(guard));
+    }
+    router
+        .method_not_allowed_fallback(async || {
+            refuse(StatusCode::METHOD_NOT_ALLOWED, RefusalCode::BadRequest, "wrong method")
+        })
+        .fallback(async || refuse(StatusCode::NOT_FOUND, RefusalCode::BadRequest, "no such route"))
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(middleware::map_response(move |mut response: Response| {
+            // Hyper leaves a date alone that is there; its own would come from the real clock.
+            let date = HeaderValue::try_from(http_date(clock.wall())).expect("a date is printable ASCII");
+            response.headers_mut().insert(header::DATE, date);
+            std::future::ready(response)
+        }))
+        .with_state(server)
+}
+
+fn handler(route: Route, filter: MethodFilter) -> MethodRouter<Arc<Server>> {
+    match route {
+        Route::Health => on(filter, async || Json(Done {})),
+        Route::Identity => on(filter, identity),
+        Route::Handshake => on(filter, handshake),
+        Route::Claim => on(filter, claim),
+        Route::Shutdown => on(filter, shutdown),
+        Route::CreateInstance => on(filter, create_instance),
+        Route::ListInstances => on(filter, list_instances),
+        Route::Instance => on(filter, instance),
+        Route::StopInstance => on(filter, stop_instance),
+        Route::Turn => on(filter, turn),
+        Route::AcknowledgeTurn => on(filter, acknowledge_turn),
+        Route::Prompt => on(filter, prompt),
+        Route::Cancel => on(filter, cancel),
+        Route::AnswerPermission => on(filter, answer_permission),
+        Route::Events => on(filter, events),
+    }
+}
+
+type Asked = State<Arc<Server>>;
+type Body = Result<Bytes, BytesRejection>;
+type Answer<T> = Result<Json<T>, Refused>;
+
+/// Lets through who may use the route.
+async fn admit(
+    State((server, access)): State<(Arc<Server>, Access)>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let presented = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.strip_prefix("Bearer "));
+    if let Err(refused) = server.admit(access, presented) {
+        debug!(method = %request.method(), path = request.uri().path(), reason = %refused, "request refused");
+        return Err(refused.into());
+    }
+    Ok(next.run(request).await)
+}
+
+async fn identity(State(server): Asked) -> Json<IdentityAnswer> {
+    Json(server.identity_answer())
+}
+
+async fn handshake(State(server): Asked, body: Body) -> Answer<HandshakeAnswer> {
+    let request: HandshakeRequest = parse(body)?;
+    let credential = server.handshake(&request.nonce)?;
+    Ok(Json(HandshakeAnswer { credential: credential.expose_secret().to_owned() }))
+}
+
+async fn claim(State(server): Asked) -> Answer<Done> {
+    server.claim()?;
+    Ok(Json(Done {}))
+}
+
+async fn shutdown(State(server): Asked) -> Json<Stopping> {
+    let left = server.shut_down(ShutdownReason::Asked);
+    Json(Stopping { left: left as u64 })
+}
+
+async fn create_instance(State(server): Asked, body: Body) -> Answer<InstanceStatus> {
+    let request: CreateInstance = parse(body)?;
+    check(&request).map_err(|problem| Refused::bad_request(&problem))?;
+    Ok(Json(server.create(&request)?))
+}
+
+async fn list_instances(State(server): Asked) -> Json<InstanceList> {
+    Json(server.list())
+}
+
+async fn instance(State(server): Asked, Path(id): Path<String>) -> Answer<InstanceStatus> {
+    Ok(Json(find(&server, id)?.status()))
+}
+
+async fn stop_instance(State(server): Asked, Path(id): Path<String>) -> Answer<Stopping> {
+    find(&server, id)?.stop("asked");
+    Ok(Json(Stopping { left: 1 }))
+}
+
+async fn turn(State(server): Asked, Path(id): Path<String>) -> Answer<TurnStatus> {
+    Ok(Json(find(&server, id)?.turn()))
+}
+
+async fn acknowledge_turn(State(server): Asked, Path(id): Path<String>, body: Body) -> Answer<Done> {
+    let request: AcknowledgeTurn = parse(body)?;
+    find(&server, id)?.acknowledge_turn(request.turn);
+    Ok(Json(Done {}))
+}
+
+async fn prompt(State(server): Asked, Path(id): Path<String>, body: Body) -> Answer<PromptAccepted> {
+    let request: PromptRequest = parse(body)?;
+    let turn = find(&server, id)?.prompt(request)?;
+    Ok(Json(PromptAccepted { turn }))
+}
+
+async fn cancel(State(server): Asked, Path(id): Path<String>) -> Answer<Done> {
+    find(&server, id)?.cancel();
+    Ok(Json(Done {}))
+}
+
+async fn answer_permission(
+    State(server): Asked,
+    Path((id, permission)): Path<(String, String)>,
+    body: Body,
+) -> Answer<Done> {
+    let request: AnswerPermission = parse(body)?;
+    find(&server, id)?.answer_permission(&PermissionId::new(permission), request.option)?;
+    Ok(Json(Done {}))
+}
+
+async fn events(
+    State(server): Asked,
+    Path(id): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, Refused> {
+    let instance = find(&server, id)?;
+    let after = match query.get("after") {
+        None => Seq::ZERO,
+        Some(raw) => Seq(raw.parse().map_err(|_| Refused::bad_request("after is not a whole number"))?),
+    };
+    instance.events_after(after, 0, 0).map_err(|ahead| Refused::bad_request(&ahead.to_string()))?;
+    let clock = Arc::clone(&server.seams().clock);
+    Ok(upgrade
+        .max_message_size(CLIENT_FRAME_BYTES)
+        .max_frame_size(CLIENT_FRAME_BYTES)
+        .on_upgrade(move |socket| stream::run(socket, instance, clock, after)))
+}
+
+fn find(server: &Server, id: String) -> Result<Arc<Instance>, Refused> {
+    let id = InstanceId::new(id);
+    server.find(&id).ok_or_else(|| {
+        Refused::new(
+            StatusCode::NOT_FOUND,
+            RefusalCode::UnknownInstance,
+            &format!("there is no instance {id}"),
+        )
+    })
+}
+
+fn parse<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
+    let bytes = body.map_err(|rejection| {
+        Refused::new(rejection.status(), RefusalCode::BadRequest, &rejection.body_text())
+    })?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Refused::bad_request(&format!("the request cannot be read: {error}")))
+}
+
+/// What can be judged about a request before anything is started.
+fn check(request: &CreateInstance) -> Result<(), String> {
+    let id = request.instance.as_str();
+    let id_fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if id.is_empty() || id.len() > ID_BYTES || id.starts_with('.') || !id.bytes().all(id_fits) {
+        return Err(format!("instance is {id:?}, but must be 1 to {ID_BYTES} of a-z, A-Z, 0-9, -, _ and ."));
+    }
+    let session = request.session.as_str();
+    if session.is_empty() || session.len() > ID_BYTES || session.chars().any(char::is_control) {
+        return Err(format!("session is {session:?}, but must be 1 to {ID_BYTES} printable bytes"));
+    }
+    if request.command.is_empty() {
+        return Err("command is empty".to_owned());
+    }
+    for directory in std::iter::once(&request.directory).chain(&request.source_roots) {
+        if !directory.starts_with('/') {
+            return Err(format!("{directory:?} is not an absolute directory"));
+        }
+    }
+    let names = request.env.keys();
+    if let Some(name) = names.into_iter().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(format!("{name:?} cannot be the name of a variable"));
+    }
+    let texts = [&request.command, &request.directory].into_iter().chain(&request.args);
+    if texts.chain(request.env.keys()).chain(request.env.values()).any(|text| text.contains('\0')) {
+        return Err("a NUL cannot be passed to a process".to_owned());
+    }
+    Ok(())
+}
+
+/// A refusal on its way out.
+pub(crate) struct Refused {
+    status: StatusCode,
+    refusal: Refusal,
+}
+
+impl Refused {
+    fn new(status: StatusCode, code: RefusalCode, message: &str) -> Self {
+        Self { status, refusal: Refusal { code, message: message.to_owned() } }
+    }
+
+    fn bad_request(message: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, RefusalCode::BadRequest, message)
+    }
+}
+
+fn refuse(status: StatusCode, code: RefusalCode, message: &str) -> Response {
+    Refused::new(status, code, message).into_response()
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.refusal)).into_response()
+    }
+}
+
+impl From<AdmissionRefused> for Refused {
+    fn from(refused: AdmissionRefused) -> Self {
+        let (status, code) = match refused {
+            AdmissionRefused::Unauthorized => (StatusCode::UNAUTHORIZED, RefusalCode::Unauthorized),
+            AdmissionRefused::HandshakeRefused => (StatusCode::FORBIDDEN, RefusalCode::HandshakeRefused),
+            AdmissionRefused::ShuttingDown => (StatusCode::CONFLICT, RefusalCode::ShuttingDown),
+        };
+        Self::new(status, code, &refused.to_string())
+    }
+}
+
+impl From<NotCreated> for Refused {
+    fn from(not: NotCreated) -> Self {
+        let (status, code) = match &not {
+            NotCreated::Admission(refused) => return (*refused).into(),
+            NotCreated::Table(CreateRefused::Conflict(_)) => {
+                (StatusCode::CONFLICT, RefusalCode::InstanceConflict)
+            }
+            NotCreated::Table(CreateRefused::TooMany) => {
+                (StatusCode::TOO_MANY_REQUESTS, RefusalCode::TooMany)
+            }
+        };
+        Self::new(status, code, &not.to_string())
+    }
+}
+
+impl From<NotAccepted> for Refused {
+    fn from(not: NotAccepted) -> Self {
+        let (status, code) = match &not {
+            NotAccepted::NotReady(_) => (StatusCode::CONFLICT, RefusalCode::NotReady),
+            NotAccepted::Turn(PromptRefused::TurnOpen(_)) => (StatusCode::CONFLICT, RefusalCode::TurnOpen),
+            NotAccepted::Turn(PromptRefused::OutcomesUnacknowledged) => {
+                (StatusCode::CONFLICT, RefusalCode::OutcomesUnacknowledged)
+            }
+            NotAccepted::EventsUnacknowledged => (StatusCode::TOO_MANY_REQUESTS, RefusalCode::TooMany),
+        };
+        Self::new(status, code, &not.to_string())
+    }
+}
+
+impl From<AnswerRefused> for Refused {
+    fn from(refused: AnswerRefused) -> Self {
+        let (status, code) = match &refused {
+            AnswerRefused::Unknown => (StatusCode::NOT_FOUND, RefusalCode::UnknownPermission),
+            AnswerRefused::NoSuchOption(_) => (StatusCode::BAD_REQUEST, RefusalCode::BadRequest),
+        };
+        Self::new(status, code, &refused.to_string())
+    }
+}
+
+/// The largest request: a prompt with pasted files. Beyond it the caller gets 413.
+const BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// The largest frame of a reader: it only acknowledges.
+const CLIENT_FRAME_BYTES: usize = 16 * 1024;
+
+/// Ids appear in paths, log lines and environments.
+const ID_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> CreateInstance {
+        CreateInstance {
+            instance: InstanceId::new("i-1"),
+            session: wire::SessionId::new("s-1"),
+            command: "agent".into(),
+            args: vec![],
+            env: BTreeMap::new(),
+            directory: "/w".into(),
+            source_roots: vec![],
+            mode: None,
+        }
+    }
+
+    #[test]
+    fn an_ordinary_request_passes() {
+        assert_eq!(Ok(()), check(&request()));
+    }
+
+    #[test]
+    fn what_could_not_be_a_path_segment_or_a_process_is_refused() {
+        let id = |id: &str| CreateInstance { instance: InstanceId::new(id), ..request() };
+        for bad in ["", "..", "a/b", "a b", "a?b", "ä", &"x".repeat(129)] {
+            assert!(check(&id(bad)).is_err(), "{bad:?}");
+        }
+        assert!(check(&CreateInstance { command: String::new(), ..request() }).is_err());
+        assert!(check(&CreateInstance { directory: "w".into(), ..request() }).is_err());
+        assert!(check(&CreateInstance { source_roots: vec!["r".into()], ..request() }).is_err());
+        assert!(check(&CreateInstance { args: vec!["a\0b".into()], ..request() }).is_err());
+        let env = BTreeMap::from([("A=B".to_owned(), String::new())]);
+        assert!(check(&CreateInstance { env, ..request() }).is_err());
+    }
+}
