@@ -1,0 +1,50 @@
+//! Whether somebody listens somewhere, and where a control server may listen (O-001.7, O-001.12).
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use seam::Network;
+
+/// Whether nobody listens at this address: it refuses a bounded connection. A listener that is merely slow or
+/// full is never reported as absent.
+pub(crate) async fn nobody_listens(network: &dyn Network, address: SocketAddr) -> bool {
+    match network.connect(address, PROBE_LIMIT).await {
+        Ok(_) => false,
+        Err(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable
+        ),
+    }
+}
+
+/// Whether a server could listen at this address now: nobody answers there or on either loopback address, and a
+/// bind of exactly this address succeeds.
+pub(crate) async fn is_free(network: &dyn Network, address: SocketAddr) -> bool {
+    let loopbacks = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let others = loopbacks.into_iter().map(|host| SocketAddr::new(host, address.port()));
+    for candidate in std::iter::once(address).chain(others.filter(|other| *other != address)) {
+        let elsewhere = candidate != address;
+        let absent = match network.connect(candidate, PROBE_LIMIT).await {
+            Ok(_) => false,
+            Err(error) if error.kind() == ErrorKind::TimedOut => false,
+            // A host without IPv6 has nobody there.
+            Err(error) => elsewhere || error.kind() == ErrorKind::ConnectionRefused,
+        };
+        if !absent {
+            return false;
+        }
+    }
+    network.listen(address).await.is_ok()
+}
+
+/// A port of this host that was free a moment ago.
+///
+/// # Errors
+/// The host's address cannot be bound at all.
+pub(crate) async fn free_port(network: &dyn Network, host: IpAddr) -> std::io::Result<SocketAddr> {
+    Ok(network.listen(SocketAddr::new(host, 0)).await?.local_address())
+}
+
+/// A local connect is answered at once or not at all.
+const PROBE_LIMIT: Duration = Duration::from_millis(500);

@@ -1,0 +1,119 @@
+//! The reconciliation pass: every record that was not re-tracked is judged by its own instance, once, after all
+//! outcomes are known (S-003.1, S-003.6). What is not known to be gone is left as it is.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+use wire::ServerIdentity;
+
+use crate::api::Named;
+use crate::backend::Backend;
+use crate::correlation::admissible;
+use crate::leftovers::Leftover;
+use crate::retracking::Retracked;
+use crate::store::{InventoryRow, StoreFailed};
+use crate::tending::{repair, repair_without_server};
+
+/// What recovery learned about the server that the records are from.
+pub(crate) enum Survey {
+    /// It was adopted and enumerated.
+    Enumerated(Retracked),
+    /// It was adopted and could not be enumerated: nothing is known (S-002.12).
+    NotEnumerated,
+    /// Nobody is there: nothing was recorded, nobody listens, or we saw it go. The server, if one was recorded.
+    NobodyAnswered {
+        /// Whose agents may be ended if they are left over.
+        server: Option<ServerIdentity>,
+    },
+    /// Something answered and was left running: nothing is known.
+    LeftRunning,
+}
+
+/// What the pass came to.
+#[derive(Default)]
+pub(crate) struct PassReport {
+    pub(crate) retracked: Vec<wire::SessionId>,
+    pub(crate) stopped: Vec<Named>,
+    pub(crate) left: Vec<Named>,
+}
+
+/// One pass over all records.
+pub(crate) async fn reconcile(
+    backend: &Arc<Backend>,
+    rows: &[InventoryRow],
+    survey: Survey,
+) -> Result<PassReport, StoreFailed> {
+    let mut report = PassReport { stopped: backend.report().stopped.clone(), ..PassReport::default() };
+    for row in rows {
+        let left = judge(backend, row, &survey).await;
+        if let Some(reason) = left {
+            let session = &row.record.session;
+            warn!(%session, reason, "record left as it is");
+            report.left.push(Named { id: session.to_string(), reason });
+            release(backend, row);
+        }
+    }
+    if let Survey::Enumerated(retracked) = survey {
+        report.retracked = retracked.sessions.into_iter().collect();
+        report.stopped.extend(retracked.stopped);
+    }
+    // Sessions that a backend made durable without ever asking for an agent.
+    for session in backend.store.sessions_without_execution().await? {
+        // One that a user created while recovery ran has its launch claim.
+        if !backend.executions().is_occupied(&session) {
+            repair(backend, &session, None, "the backend ended before its agent was started").await;
+        }
+    }
+    Ok(report)
+}
+
+/// Reconciles one record; tells why it was left, if it was.
+async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> Option<String> {
+    let record = &row.record;
+    let session = &record.session;
+    match survey {
+        Survey::Enumerated(retracked) if retracked.sessions.contains(session) => None,
+        Survey::Enumerated(retracked) => {
+            if let Some(reason) = retracked.not_gone.get(session) {
+                return Some(format!("an instance of it is not known to be gone: {reason}"));
+            }
+            let adopted = backend.server().ok().map(|server| server.identity);
+            if adopted.as_ref() != Some(&record.server) {
+                return without_server(backend, row, false).await;
+            }
+            repair(
+                backend,
+                session,
+                Some(record.execution.clone()),
+                "the backend restarted and its agent was gone",
+            )
+            .await;
+            release(backend, row);
+            None
+        }
+        Survey::NobodyAnswered { server } => {
+            without_server(backend, row, server.as_ref() == Some(&record.server)).await
+        }
+        Survey::NotEnumerated => Some("the control server could not be enumerated".to_owned()),
+        Survey::LeftRunning => {
+            Some("its control server was left running and may still run its agent".to_owned())
+        }
+    }
+}
+
+async fn without_server(backend: &Arc<Backend>, row: &InventoryRow, end: bool) -> Option<String> {
+    let record = &row.record;
+    match repair_without_server(backend, &record.session, &record.execution, record.agent.as_ref(), end).await
+    {
+        Leftover::Gone => None,
+        Leftover::Remains { why } => Some(format!("its agent may still run: {why}")),
+    }
+}
+
+/// Releases the record's guard, unless it is one that outlives recovery.
+fn release(backend: &Backend, row: &InventoryRow) {
+    let session = &row.record.session;
+    if admissible(row).is_ok() && backend.executions().release(session) {
+        info!(%session, "guard released");
+    }
+}

@@ -1,0 +1,102 @@
+//! Keeping ownership of the server in use (O-003.2), and noticing that it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+use wire::RefusalCode;
+
+use crate::backend::{Backend, ServerInUse, chain};
+use crate::ports;
+
+/// How tenure ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TenureEnded {
+    /// We are going down.
+    Closing,
+    /// The credential is no longer accepted: another backend drives (O-002.3).
+    Superseded,
+    /// The server has decided to shut down.
+    ShuttingDown,
+    /// Nobody listens there any more.
+    Gone,
+}
+
+/// Renews until tenure ends. The period is the one that this very server reports.
+pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> TenureEnded {
+    let interval = interval(server.period);
+    let mut closed = std::pin::pin!(backend.closed());
+    let mut healthy = true;
+    loop {
+        let pause = if healthy { interval } else { interval.min(RETRY) };
+        tokio::select! {
+            biased;
+            () = &mut closed => return TenureEnded::Closing,
+            () = exited(server) => return TenureEnded::Gone,
+            () = backend.seams.clock.sleep(pause) => {}
+        }
+        let renewed = tokio::select! {
+            biased;
+            () = &mut closed => return TenureEnded::Closing,
+            renewed = server.client.claim() => renewed,
+        };
+        match renewed {
+            Ok(_) if healthy => {}
+            Ok(_) => {
+                healthy = true;
+                info!(server = %server.identity, "ownership renewed again");
+            }
+            Err(failed) if failed.refusal() == Some(RefusalCode::Unauthorized) => {
+                return TenureEnded::Superseded;
+            }
+            Err(failed) if failed.refusal() == Some(RefusalCode::ShuttingDown) => {
+                return TenureEnded::ShuttingDown;
+            }
+            Err(failed) => {
+                if std::mem::replace(&mut healthy, false) {
+                    warn!(server = %server.identity, error = %chain(&failed), "ownership renewal failed");
+                }
+                if ports::nobody_listens(&*backend.seams.network, server.address).await {
+                    return TenureEnded::Gone;
+                }
+            }
+        }
+    }
+}
+
+/// Resolves once the server's process has exited; never for a server that is not our child.
+async fn exited(server: &ServerInUse) {
+    if let Some(process) = &server.process {
+        let mut exited = process.exited.clone();
+        if exited.wait_for(Option::is_some).await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Strictly below a third of the period (O-003.2), and never so rarely that a server's death stays unnoticed.
+fn interval(period: Duration) -> Duration {
+    (period / 4).clamp(LEAST, MOST)
+}
+
+const LEAST: Duration = Duration::from_millis(10);
+
+/// A dead server is noticed within this.
+const MOST: Duration = Duration::from_secs(15);
+
+/// After a failed renewal.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_strictly_below_a_third_of_the_period() {
+        for period in [60, 61, 90, 600, 86_400] {
+            let period = Duration::from_secs(period);
+            assert!(interval(period) * 3 < period);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Rebuilding the executions of surviving instances, all at once: one that fails or hangs costs only itself
+//! (S-002.11).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use seam::{Monotonic, within};
+use tracing::{info, warn};
+use wire::client::CallFailed;
+use wire::{InstanceId, InstanceList, InstanceState, InstanceStatus, SessionId};
+
+use crate::adoption::ProvenServer;
+use crate::api::{Named, SessionState};
+use crate::backend::{Backend, answered, chain};
+use crate::correlation::{Plan, Retrack, Stop, correlate};
+use crate::sessions;
+use crate::stop::stop_and_see_gone;
+use crate::store::{InventoryRow, StoreFailed};
+use crate::tending::report_turns;
+
+/// What became of every record and instance of the adopted server.
+#[derive(Default)]
+pub(crate) struct Retracked {
+    /// Published.
+    pub(crate) sessions: BTreeSet<SessionId>,
+    /// Sessions that have an instance which is not known to be gone: their records are not repaired.
+    pub(crate) not_gone: BTreeMap<SessionId, String>,
+    /// Instances that were seen gone.
+    pub(crate) stopped: Vec<Named>,
+}
+
+/// Why one instance is not re-tracked.
+#[derive(Debug, thiserror::Error)]
+enum NotRetracked {
+    #[error("a duplicate of it could not be stopped")]
+    LoserNotStopped,
+    #[error("its turn status could not be read")]
+    TurnUnreadable(#[source] CallFailed),
+    #[error("its record could not be written")]
+    Store(#[from] StoreFailed),
+    #[error("the bound over recovery passed")]
+    BoundPassed,
+}
+
+/// Enumerates, within the per-read budget.
+pub(crate) async fn enumerate(backend: &Backend, server: &ProvenServer) -> Result<InstanceList, CallFailed> {
+    answered(backend.config.read_retries, || server.client().instances()).await
+}
+
+/// Carries the plan out until `bound`.
+pub(crate) async fn carry_out(
+    backend: &Arc<Backend>,
+    server: &ProvenServer,
+    rows: &[InventoryRow],
+    listed: InstanceList,
+    bound: Monotonic,
+) -> Retracked {
+    let plan = correlate(rows, &listed.instances);
+    for line in plan.to_string().lines() {
+        info!(step = line, "recovery plan");
+    }
+    let Plan { retrack, stop, .. } = plan;
+    let retracked: BTreeSet<&SessionId> = retrack.iter().map(|retrack| &retrack.session).collect();
+    // Those of re-tracked sessions are stopped there: the winner waits for them.
+    let alone: Vec<Stop> = stop.iter().filter(|stop| !retracked.contains(&stop.session)).cloned().collect();
+    let instances: BTreeMap<InstanceId, InstanceStatus> =
+        listed.instances.into_iter().map(|status| (status.instance.clone(), status)).collect();
+    let winners = retrack.iter().map(|retrack| {
+        let status = instances[&retrack.instance].clone();
+        one(backend, server, retrack, status, bound)
+    });
+    let losers = alone.iter().map(|planned| stop_one(backend, server, planned));
+    let (won, lost) = tokio::join!(join_all(winners), join_all(losers));
+    let mut outcome = Retracked::default();
+    for (retrack, won) in retrack.iter().zip(won) {
+        match won {
+            Outcome::Published => drop(outcome.sessions.insert(retrack.session.clone())),
+            Outcome::Stopped { reason } => {
+                outcome.stopped.push(Named { id: retrack.instance.to_string(), reason });
+            }
+            Outcome::NotGone { reason } => drop(outcome.not_gone.insert(retrack.session.clone(), reason)),
+        }
+    }
+    for (planned, gone) in alone.into_iter().zip(lost) {
+        let reason = planned.reason.to_string();
+        if gone {
+            outcome.stopped.push(Named { id: planned.instance.to_string(), reason });
+        } else {
+            outcome.not_gone.insert(planned.session, reason);
+        }
+    }
+    outcome
+}
+
+enum Outcome {
+    Published,
+    Stopped { reason: String },
+    NotGone { reason: String },
+}
+
+async fn one(
+    backend: &Arc<Backend>,
+    server: &ProvenServer,
+    planned: &Retrack,
+    status: InstanceStatus,
+    bound: Monotonic,
+) -> Outcome {
+    let left = bound.since(backend.now()).max(Duration::from_millis(1));
+    let work = rebuild(backend, server, planned, status);
+    let failed = match within(&*backend.seams.clock, left, work).await {
+        Ok(Ok(())) => return Outcome::Published,
+        Ok(Err(failed)) => failed,
+        Err(_) => NotRetracked::BoundPassed,
+    };
+    let (session, instance) = (&planned.session, &planned.instance);
+    let reason = chain(&failed);
+    warn!(%session, %instance, reason, "session not re-tracked");
+    // A session that nobody tracks is not left with a live agent (S-002.15).
+    if stop_instance(backend, server, session, instance).await {
+        Outcome::Stopped { reason }
+    } else {
+        Outcome::NotGone { reason }
+    }
+}
+
+/// Everything that must hold before the session is published, and the publishing as the last step, without an
+/// await between them: a re-tracking that its bound cuts off has published nothing.
+async fn rebuild(
+    backend: &Arc<Backend>,
+    server: &ProvenServer,
+    planned: &Retrack,
+    status: InstanceStatus,
+) -> Result<(), NotRetracked> {
+    let (session, instance) = (&planned.session, &planned.instance);
+    let identity = &server.identity.server;
+    let gone = planned.losers.iter().map(|loser| stop_instance(backend, server, session, loser));
+    if !join_all(gone).await.into_iter().all(|gone| gone) {
+        return Err(NotRetracked::LoserNotStopped);
+    }
+    let turns = answered(backend.config.read_retries, || server.client().turn(instance))
+        .await
+        .map_err(NotRetracked::TurnUnreadable)?;
+    let address = server.client().endpoint().address.to_string();
+    let at = backend.wall_ms();
+    let store = &backend.store;
+    store.point_execution(session, instance, identity, address, status.agent.clone(), at).await?;
+    if let Some(provider) = &status.provider_session {
+        store.set_provider_session(session, provider.to_string(), at).await?;
+    }
+    // The kept outcome before the session is published (S-004.2).
+    let settled = store.apply_turn_status(session, identity, turns, at).await?;
+    report_turns(session, &settled.applied, "status");
+    if status.state == InstanceState::Ready && !settled.open {
+        let from = &[SessionState::Created, SessionState::Starting, SessionState::Idle];
+        store.move_session(session, from, SessionState::WaitingForInput, at).await?;
+    }
+    let after = backend.now();
+    info!(
+        %session,
+        %instance,
+        pid = status.agent.as_ref().map(|agent| agent.pid),
+        open_turn = settled.open,
+        at_ms = u64::try_from(after.since_origin().as_millis()).unwrap_or(u64::MAX),
+        "session re-tracked"
+    );
+    sessions::publish_retracked(backend, session, &status, settled.acknowledge);
+    Ok(())
+}
+
+async fn stop_one(backend: &Arc<Backend>, server: &ProvenServer, planned: &Stop) -> bool {
+    let Stop { instance, session, reason } = planned;
+    info!(%instance, %session, %reason, "surviving instance is stopped");
+    // The session's guard first (ruling 12), so that nobody launches beside an instance that may stay.
+    let taken = backend.executions().guard(session);
+    let gone = stop_instance(backend, server, session, instance).await;
+    if gone && taken == crate::recovery_guard::Taken::Acquired {
+        backend.executions().release(session);
+    }
+    gone
+}
+
+/// Stops one instance; a failure keeps the session's guard for this backend's lifetime (S-002.16).
+async fn stop_instance(
+    backend: &Arc<Backend>,
+    server: &ProvenServer,
+    session: &SessionId,
+    instance: &InstanceId,
+) -> bool {
+    let retries = backend.config.read_retries;
+    match stop_and_see_gone(&*backend.seams.clock, server.client(), instance, retries).await {
+        Ok(()) => true,
+        Err(_) => {
+            backend.executions().hold(session, instance.clone());
+            warn!(%session, %instance, "guard held for an unstopped instance");
+            false
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A new session: durable first, then its workspace, then its executor record, then its agent.
+//!
+//! Between any two of these steps the backend may be killed: the next one finds a session without a record, or a
+//! record without an instance, and repairs it; or the instance, and re-tracks it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use seam::{ExitStatus, SpawnRequest, Stdio, within};
+use tokio::io::AsyncReadExt as _;
+use tracing::{info, warn};
+use wire::client::CallFailed;
+use wire::{CreateInstance, InstanceId, InstanceStatus, SessionId};
+
+use super::{readiness, stream, view};
+use crate::api::{
+    CreateSession, RefusalCode, Refused, SessionState, SessionView, TurnState, WorkspaceRequest,
+};
+use crate::backend::{Backend, ServerInUse, chain};
+use crate::config::Profile;
+use crate::stop::stop_and_see_gone;
+use crate::store::{ExecutorRecord, NewSession};
+
+/// Makes the session durable and begins its launch; answers before the agent is up.
+pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Result<SessionView, Refused> {
+    let Some(profile) = backend.config.profiles.get(&request.profile).cloned() else {
+        let known: Vec<_> = backend.config.profiles.keys().map(String::as_str).collect();
+        let message = format!(
+            "there is no profile {:?} in the configuration; it has: {}",
+            request.profile,
+            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+        );
+        return Err(Refused::for_good(RefusalCode::UnknownProfile, message));
+    };
+    let session = SessionId::new(backend.fresh_id("s"));
+    let plan = plan_workspace(backend, &session, &request.workspace).await?;
+    backend.executions().claim_launch(&session)?;
+    let launch =
+        Launch { session, task: backend.fresh_id("k"), profile_name: request.profile, profile, plan };
+    let durable = async {
+        // Asked for after the claim: while recovery has not read the inventory, that is what the user is told.
+        let server = backend.server()?;
+        let title = request.title.unwrap_or_default();
+        backend.store.create_session(launch.durable(backend, title), backend.wall_ms()).await?;
+        Ok::<_, Refused>(server)
+    };
+    let server = match durable.await {
+        Ok(server) => server,
+        Err(refused) => {
+            backend.executions().abandon_launch(&launch.session);
+            return Err(refused);
+        }
+    };
+    let session = launch.session.clone();
+    info!(%session, profile = launch.profile_name, "session created");
+    let shown = view(backend, &session).await;
+    tokio::spawn(run(Arc::clone(backend), server, launch));
+    shown
+}
+
+/// Everything that one launch is made from.
+struct Launch {
+    session: SessionId,
+    task: String,
+    profile_name: String,
+    profile: Profile,
+    plan: WorkspacePlan,
+}
+
+struct WorkspacePlan {
+    directory: String,
+    /// Repository and branch, if the directory is a worktree to be made.
+    worktree: Option<(String, String)>,
+}
+
+impl Launch {
+    fn durable(&self, backend: &Backend, title: String) -> NewSession {
+        let (repository, branch) = self.plan.worktree.clone().unzip();
+        NewSession {
+            session: self.session.clone(),
+            task: self.task.clone(),
+            title,
+            environment: backend.fresh_id("e"),
+            profile: self.profile_name.clone(),
+            directory: self.plan.directory.clone(),
+            repository,
+            branch,
+        }
+    }
+}
+
+async fn plan_workspace(
+    backend: &Backend,
+    session: &SessionId,
+    workspace: &WorkspaceRequest,
+) -> Result<WorkspacePlan, Refused> {
+    let (named, plan) = match workspace {
+        WorkspaceRequest::Folder { path } => {
+            (path, WorkspacePlan { directory: path.clone(), worktree: None })
+        }
+        WorkspaceRequest::Worktree { repository, branch } => {
+            let directory = backend.config.home.worktree(session).display().to_string();
+            let branch = branch.clone().unwrap_or_else(|| format!("kandev/{session}"));
+            (repository, WorkspacePlan { directory, worktree: Some((repository.clone(), branch)) })
+        }
+    };
+    let path = Path::new(named);
+    if !path.is_absolute() {
+        let message = format!("{named:?} is not an absolute path");
+        return Err(Refused::for_good(RefusalCode::Workspace, message));
+    }
+    match backend.seams.disk.list(path).await {
+        Ok(_) => Ok(plan),
+        Err(error) => {
+            let message = format!("the folder {named:?} cannot be used: {error}");
+            Err(Refused::for_good(RefusalCode::Workspace, message))
+        }
+    }
+}
+
+/// Why a launch came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum LaunchFailed {
+    #[error("the git worktree could not be made: {0}")]
+    Worktree(String),
+    #[error("the executor record could not be written")]
+    Store(#[from] crate::store::StoreFailed),
+    #[error("the agent could not be started")]
+    Create(#[source] CallFailed),
+}
+
+async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
+    let instance = InstanceId::new(backend.fresh_id("i"));
+    let session = launch.session.clone();
+    let failed = match begin(&backend, &server, &launch, &instance).await {
+        Ok(status) => return publish(&backend, &session, status).await,
+        Err(failed) => failed,
+    };
+    let reason = chain(&failed);
+    warn!(%session, %instance, reason, "session launch failed");
+    if let LaunchFailed::Create(_) = failed {
+        // The request may have taken effect although its answer says nothing or was lost.
+        let retries = backend.config.read_retries;
+        if stop_and_see_gone(&*backend.seams.clock, &server.client, &instance, retries).await.is_err() {
+            backend.executions().abandon_launch(&session);
+            backend.executions().hold(&session, instance.clone());
+        }
+    }
+    let (to, turns) = (SessionState::Failed, TurnState::NotDelivered);
+    let execution = match failed {
+        LaunchFailed::Create(_) => Some(instance),
+        LaunchFailed::Worktree(_) | LaunchFailed::Store(_) => None,
+    };
+    let at = backend.wall_ms();
+    if let Err(error) = backend.store.end_execution(&session, execution, to, turns, reason, at).await {
+        warn!(%session, error = %chain(&error), "failed launch could not be recorded");
+    }
+    backend.executions().abandon_launch(&session);
+}
+
+/// Workspace, record, agent, in this order.
+async fn begin(
+    backend: &Arc<Backend>,
+    server: &ServerInUse,
+    launch: &Launch,
+    instance: &InstanceId,
+) -> Result<InstanceStatus, LaunchFailed> {
+    if let Some((repository, branch)) = &launch.plan.worktree {
+        make_worktree(backend, repository, branch, &launch.plan.directory)
+            .await
+            .map_err(LaunchFailed::Worktree)?;
+        info!(session = %launch.session, branch, "worktree made");
+    }
+    let record = ExecutorRecord {
+        session: launch.session.clone(),
+        execution: instance.clone(),
+        server: server.identity.clone(),
+        address: server.address.to_string(),
+        task: launch.task.clone(),
+        workspace: launch.plan.directory.clone(),
+        profile: launch.profile_name.clone(),
+        agent: None,
+        live: true,
+    };
+    backend.store.begin_execution(record, backend.wall_ms()).await?;
+    info!(session = %launch.session, %instance, "executor record written");
+    let run = backend.fresh_id("r");
+    let request = CreateInstance {
+        instance: instance.clone(),
+        session: launch.session.clone(),
+        command: launch.profile.command.clone(),
+        args: launch.profile.args.clone(),
+        env: backend.agent_environment(&launch.profile.env, &launch.session, &launch.task, &run),
+        directory: launch.plan.directory.clone(),
+        source_roots: vec![launch.plan.directory.clone()],
+        mode: launch.profile.mode.clone(),
+    };
+    // Asked again under the same id: that creates one instance, however often it arrives.
+    crate::backend::answered(CREATE_RETRIES, || server.client.create_instance(&request))
+        .await
+        .map_err(LaunchFailed::Create)
+}
+
+/// The instance exists: it is followed from here on, also while its agent is still being initialized.
+async fn publish(backend: &Arc<Backend>, session: &SessionId, status: InstanceStatus) {
+    let instance = status.instance;
+    let execution = backend.executions().publish(session, instance.clone());
+    info!(%session, %instance, pid = status.agent.as_ref().map(|agent| agent.pid), "session execution created");
+    tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), execution.clone(), Vec::new()));
+    readiness::await_ready(Arc::clone(backend), session.clone(), execution).await;
+}
+
+/// The real `git worktree add`, with a branch of its own.
+async fn make_worktree(
+    backend: &Backend,
+    repository: &str,
+    branch: &str,
+    directory: &str,
+) -> Result<(), String> {
+    let mut env = backend.seams.host.environment();
+    // Git's own variables would point it at another repository than the one that was named.
+    env.retain(|name, _| !name.starts_with("GIT_") && !name.starts_with("KANDEV_"));
+    env.insert("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned());
+    let args = ["-C", repository, "worktree", "add", "-b", branch, directory];
+    let request = SpawnRequest {
+        program: "git".to_owned(),
+        args: args.map(str::to_owned).to_vec(),
+        env,
+        directory: Some(backend.config.home.path().to_owned()),
+        stdio: Stdio::Piped,
+    };
+    let mut child = backend.seams.processes.spawn(request).await.map_err(|error| format!("git: {error}"))?;
+    drop(child.stdin.take());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async {
+        let said = async {
+            let mut said = Vec::new();
+            if let Some(stderr) = stderr {
+                // What could not be read is missing from the message only.
+                let _partial = stderr.take(GIT_OUTPUT_LIMIT).read_to_end(&mut said).await;
+            }
+            String::from_utf8_lossy(&said).trim().to_owned()
+        };
+        let drained = async {
+            if let Some(stdout) = stdout {
+                let mut sink = Vec::new();
+                let _partial = stdout.take(GIT_OUTPUT_LIMIT).read_to_end(&mut sink).await;
+            }
+        };
+        let (said, ()) = tokio::join!(said, drained);
+        (child.exit.wait().await, said)
+    };
+    match within(&*backend.seams.clock, GIT_LIMIT, work).await {
+        Ok((Ok(ExitStatus::Code(0)), _)) => Ok(()),
+        Ok((Ok(status), said)) => Err(format!("git worktree add ended with {status}: {said}")),
+        Ok((Err(error), _)) => Err(format!("git worktree add: {error}")),
+        Err(_) => {
+            let target = seam::Target::Group(child.identity.clone());
+            let _gone = backend.seams.processes.signal(target, seam::Signal::Kill).await;
+            Err(format!("git worktree add did not end within {GIT_LIMIT:?}"))
+        }
+    }
+}
+
+/// Starting an agent is the slowest request; a lost answer is asked for again this often.
+const CREATE_RETRIES: u32 = 3;
+
+/// Checking out a very large repository on a slow disk; a hung git must not hold its session for ever.
+const GIT_LIMIT: Duration = Duration::from_secs(300);
+
+/// What of git's words can be of use to people.
+const GIT_OUTPUT_LIMIT: u64 = 64 * 1024;

@@ -1,0 +1,253 @@
+//! The start of the backend: eight steps, in this order, readable from top to bottom.
+//!
+//! 1. the home lock, before log, store or any contact
+//! 2. the switch and the platform; the user-facing listener comes up
+//! 3. the inventory is read and guards are taken: until then every launch is refused as retryable
+//! 4. the recorded endpoint and identity are read; the bound starts at the first contact
+//! 5. the gates: identity, credential, capabilities
+//! 6. ownership is claimed and renewed from now on, or a server of our own is started elsewhere
+//! 7. enumerate, correlate, read turn status, apply it, publish, release
+//! 8. the re-tracked set is published and the remaining records are reconciled
+
+use std::sync::Arc;
+
+use seam::{Lock, Monotonic, Privacy, Seams};
+use tracing::{error, info, warn};
+
+use crate::adoption::{Admission, ProvenServer, admit};
+use crate::api::Named;
+use crate::backend::{Backend, chain};
+use crate::config::Config;
+use crate::control_server_record::{ControlServerRecord, Recorded};
+use crate::correlation::admissible;
+use crate::home::HomeUnusable;
+use crate::reconciliation::{Survey, reconcile};
+use crate::retracking::{carry_out, enumerate};
+use crate::routes::UserListener;
+use crate::store::{InventoryRow, OpenFailed, Store, StoreFailed};
+use crate::switch::Survival;
+use crate::tending::{shut_down, start_own, tend};
+
+/// Why the backend did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeFailed {
+    #[error(transparent)]
+    Home(#[from] HomeUnusable),
+    #[error(transparent)]
+    Open(#[from] OpenFailed),
+    #[error(
+        "server.listen = {address}: nobody else may listen there, and it must be an address of this host"
+    )]
+    Listen {
+        address: std::net::SocketAddr,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error("{what} could not be written: free some space and check the permissions of the home")]
+    NotWritten {
+        what: &'static str,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error("the recovery inventory could not be read")]
+    Store(#[from] StoreFailed),
+}
+
+/// Runs the backend until it is asked to stop.
+pub(crate) async fn serve(seams: Seams, config: Config) -> Result<(), ServeFailed> {
+    for key in &config.unknown_keys {
+        warn!(key, "unknown configuration key is ignored");
+    }
+
+    // (1) The home lock, before anything in the home is read or anybody is contacted. Held until the end.
+    let lock = config.home.lock(&*seams.disk, &*seams.processes, config.listen).await?;
+    let store = Store::open(&*seams.disk, Arc::clone(&seams.blocking), config.home.database()).await?;
+
+    // (2) Switch and platform; then the listener, so that users are answered while recovery runs.
+    let survival = Survival::judge(config.agent_survival, &*seams.host);
+    info!(survival = survival.as_str(), reason = survival.reason(), "capability judged");
+    let backend = Arc::new(Backend::new(seams, config, store, survival));
+    let listener = UserListener::open(&backend).await?;
+    info!(address = %listener.address(), "backend listening");
+    let serving = tokio::spawn(listener.serve());
+
+    let stopping = Arc::clone(&backend);
+    let outcome = tokio::select! {
+        biased;
+        () = stop_requested(&stopping) => Ok(()),
+        recovered = recover(&backend) => match recovered {
+            Ok(()) => {
+                stop_requested(&stopping).await;
+                Ok(())
+            }
+            Err(failed) => Err(failed),
+        },
+    };
+    shut_down_backend(&backend, lock).await;
+    serving.abort();
+    outcome.map_err(ServeFailed::from)
+}
+
+/// Steps 3 to 8.
+async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
+    // (3) Which executions were live, and a guard for each, before anybody is contacted.
+    let rows = take_guards(backend).await?;
+
+    // (4) What was recorded. The bound over everything that follows starts with the first contact.
+    let recorded = ControlServerRecord::read(&backend.store).await?;
+    let recorded_server = match &recorded {
+        Recorded::Server(record) => Some(record.clone()),
+        Recorded::Nothing | Recorded::Garbage { .. } => None,
+    };
+    let begun = backend.now();
+    let bound = begun.after(backend.config.recovery_deadline);
+
+    // (5) The gates.
+    let admission = admit(backend, recorded).await;
+    backend.report().adoption = Some(admission.as_str().to_owned());
+
+    // (6) and (7): an admitted server is claimed, renewed and worked with; otherwise a server of our own is.
+    let survey = match admission {
+        Admission::Proven(server) if backend.survival.is_on() => adopt(backend, server, &rows, bound).await?,
+        Admission::Proven(server) | Admission::Incompatible { server, .. } => {
+            stop_unusable(backend, server).await
+        }
+        Admission::NothingRecorded => Survey::NobodyAnswered { server: None },
+        Admission::Refused(crate::refusal::AdoptionRefused::NoAnswer) => {
+            silent(backend, recorded_server).await
+        }
+        Admission::Refused(_) | Admission::ShuttingDown => Survey::LeftRunning,
+    };
+    if !matches!(survey, Survey::Enumerated(_) | Survey::NotEnumerated) {
+        start_own(backend).await;
+        tokio::spawn(tend(Arc::clone(backend)));
+    }
+
+    // (8) What was re-tracked is published; every other record is reconciled from its outcome.
+    let report = reconcile(backend, &rows, survey).await?;
+    let elapsed = backend.now().since(begun);
+    info!(
+        retracked = report.retracked.len(),
+        stopped = report.stopped.len(),
+        left = report.left.len(),
+        elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        "recovery complete"
+    );
+    let mut shown = backend.report();
+    shown.recovered = true;
+    shown.recovery = Some(elapsed);
+    shown.retracked = report.retracked;
+    shown.stopped = report.stopped;
+    shown.left = report.left;
+    Ok(())
+}
+
+async fn take_guards(backend: &Backend) -> Result<Vec<InventoryRow>, StoreFailed> {
+    let rows = backend.store.live_records().await?;
+    let admitted = rows.iter().filter(|row| admissible(row).is_ok());
+    let mut executions = backend.executions();
+    let mut guards = 0_u64;
+    for row in admitted {
+        let taken = executions.guard(&row.record.session);
+        guards += u64::from(taken == crate::recovery_guard::Taken::Acquired);
+        info!(session = %row.record.session, instance = %row.record.execution, ?taken, "guard taken");
+    }
+    executions.open();
+    info!(records = rows.len(), guards, "inventory read");
+    drop(executions);
+    Ok(rows)
+}
+
+/// (6) and (7) for a server that is ours.
+async fn adopt(
+    backend: &Arc<Backend>,
+    server: ProvenServer,
+    rows: &[InventoryRow],
+    bound: Monotonic,
+) -> Result<Survey, StoreFailed> {
+    server.record().write(&backend.store).await?;
+    let identity = server.identity.server.clone();
+    backend.report().adoption = Some("adopted".to_owned());
+    let address = server.client().endpoint().address;
+    info!(server = %identity, %address, "control server adopted");
+    backend.use_server(server.in_use(backend));
+    tokio::spawn(tend(Arc::clone(backend)));
+    match enumerate(backend, &server).await {
+        Ok(listed) => Ok(Survey::Enumerated(carry_out(backend, &server, rows, listed, bound).await)),
+        Err(failed) => {
+            // S-002.12: nothing recovered, nothing stopped, no second server.
+            error!(server = %identity, error = %chain(&failed), "adopted control server could not be enumerated");
+            Ok(Survey::NotEnumerated)
+        }
+    }
+}
+
+/// A server of ours that cannot be used, because the capability is off (S-005.5) or a capability is missing
+/// (O-004.3): it is stopped, on the strength of the same proof.
+async fn stop_unusable(backend: &Arc<Backend>, server: ProvenServer) -> Survey {
+    info!(server = %server.identity.server, "own control server is not used and is shut down");
+    if shut_down(backend, server.client()).await {
+        backend.report().stopped.push(Named {
+            id: server.identity.server.to_string(),
+            reason: "the control server was shut down".to_owned(),
+        });
+        Survey::NobodyAnswered { server: Some(server.identity.server.clone()) }
+    } else {
+        Survey::LeftRunning
+    }
+}
+
+/// Nothing answered: gone if nobody listens there, else silent, and silence is not gone.
+async fn silent(backend: &Backend, recorded: Option<ControlServerRecord>) -> Survey {
+    match recorded {
+        Some(record) if crate::ports::nobody_listens(&*backend.seams.network, record.endpoint).await => {
+            Survey::NobodyAnswered { server: Some(record.identity) }
+        }
+        Some(_) => Survey::LeftRunning,
+        None => Survey::NobodyAnswered { server: None },
+    }
+}
+
+async fn stop_requested(backend: &Backend) {
+    let signal = backend.seams.processes.stop_requested().await;
+    info!(?signal, "stop requested");
+}
+
+/// With the capability on this lets go and stops nothing (S-001.1); with it off the server goes with us.
+async fn shut_down_backend(backend: &Arc<Backend>, lock: Box<dyn Lock>) {
+    backend.close();
+    if let Ok(server) = backend.server() {
+        if backend.survival.is_on() {
+            let dropped = backend.executions().remove_all().len();
+            info!(server = %server.identity, sessions = dropped, "detached from the control server");
+        } else {
+            let gone = shut_down(backend, &server.client).await;
+            info!(server = %server.identity, gone, "control server shut down with its backend");
+            if let Some(process) = &server.process {
+                drop(process.lifeline.lock().expect("nobody panics holding the lifeline").take());
+            }
+        }
+    }
+    if let Err(error) = backend.seams.disk.remove(&backend.config.home.contact()).await
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        warn!(%error, "contact file could not be removed");
+    }
+    info!("backend stopped");
+    drop(lock);
+}
+
+/// Writes how the command line finds us.
+pub(crate) async fn write_contact(
+    backend: &Backend,
+    contact: &crate::api::BackendContact,
+) -> Result<(), ServeFailed> {
+    let bytes = serde_json::to_vec(contact).expect("a contact always serializes");
+    let path = backend.config.home.contact();
+    backend
+        .seams
+        .disk
+        .write_atomic(&path, &bytes, Privacy::Owner)
+        .await
+        .map_err(|cause| ServeFailed::NotWritten { what: "run/backend.json", cause })
+}

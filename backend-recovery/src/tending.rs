@@ -1,0 +1,167 @@
+//! Having a control server to work with, for the whole of the backend's life: start one, renew its ownership, let
+//! go of it when it is lost, and start again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+use wire::client::ControlClient;
+use wire::{InstanceId, SessionId};
+
+use crate::api::{SessionState, TurnState};
+use crate::backend::{Backend, ServerInUse, chain};
+use crate::control_server;
+use crate::leftovers::{self, Leftover};
+use crate::ports;
+use crate::renewal::{TenureEnded, renew};
+
+/// Tends until the backend goes down; begins with the server in use, if there is one.
+pub(crate) async fn tend(backend: Arc<Backend>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if let Ok(server) = backend.server() {
+            pause = FIRST_PAUSE;
+            match renew(&backend, &server).await {
+                TenureEnded::Closing => return,
+                TenureEnded::Superseded => return let_go(&backend, &server),
+                TenureEnded::ShuttingDown | TenureEnded::Gone => lost(&backend, &server).await,
+            }
+        }
+        tokio::select! {
+            biased;
+            () = backend.closed() => return,
+            () = start_own(&backend) => {}
+        }
+        if backend.server().is_err() {
+            tokio::select! {
+                biased;
+                () = backend.closed() => return,
+                () = backend.seams.clock.sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Starts a server and puts it in use, or says why there is none.
+pub(crate) async fn start_own(backend: &Arc<Backend>) {
+    match control_server::start(backend).await {
+        Ok(server) => backend.use_server(server),
+        Err(failed) => {
+            error!(reason = %chain(&failed), "control server could not be started");
+            backend.lose_server(chain(&failed));
+        }
+    }
+}
+
+/// Stops a server that is ours through the ownership shutdown and tells whether it was seen gone: nobody listens
+/// where it did.
+pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool {
+    let address = client.endpoint().address;
+    let mut left = backend.config.read_retries;
+    loop {
+        match client.shutdown().await {
+            Ok(_) => break,
+            Err(failed) if failed.refusal() == Some(wire::RefusalCode::ShuttingDown) => break,
+            Err(_) if ports::nobody_listens(&*backend.seams.network, address).await => return true,
+            Err(failed) if left == 0 => {
+                warn!(%address, error = %chain(&failed), "ownership shutdown failed");
+                return false;
+            }
+            Err(_) => left -= 1,
+        }
+    }
+    let clock = &backend.seams.clock;
+    let ends = clock.monotonic().after(SHUTDOWN_LIMIT);
+    while clock.monotonic() < ends {
+        if ports::nobody_listens(&*backend.seams.network, address).await {
+            info!(%address, "control server gone");
+            return true;
+        }
+        clock.sleep(POLL).await;
+    }
+    warn!(%address, "control server was not seen gone");
+    false
+}
+
+/// Another backend drives: our executions are dropped and nothing is tried again (O-002.3).
+fn let_go(backend: &Backend, server: &ServerInUse) {
+    let dropped = backend.executions().remove_all();
+    warn!(server = %server.identity, dropped = dropped.len(), "superseded by another backend");
+    backend.lose_server("another backend drives the control server".to_owned());
+}
+
+/// The server is gone with what it kept: its agents are ended, their sessions repaired.
+async fn lost(backend: &Arc<Backend>, server: &ServerInUse) {
+    backend.lose_server("the control server ended".to_owned());
+    let sessions = backend.executions().remove_all();
+    error!(server = %server.identity, sessions = sessions.len(), "control server lost");
+    for session in sessions {
+        let Ok(Some(record)) = backend.store.executor_record(&session).await else { continue };
+        let guarded = backend.executions().guard(&session);
+        info!(%session, ?guarded, "guard taken");
+        repair_without_server(backend, &session, &record.execution, record.agent.as_ref(), true).await;
+    }
+}
+
+/// Repairs a session whose control server is gone: first what is left of its agent, then the record. `end` says
+/// whether leftovers may be ended, which needs that nobody answers where their server was.
+pub(crate) async fn repair_without_server(
+    backend: &Backend,
+    session: &SessionId,
+    execution: &InstanceId,
+    agent: Option<&wire::ProcessRef>,
+    end: bool,
+) -> Leftover {
+    let leftover = match end {
+        true => leftovers::end(&backend.seams, session, agent).await,
+        false => leftovers::look(&backend.seams, session, agent).await,
+    };
+    match &leftover {
+        Leftover::Gone => {
+            let reason =
+                "its control server is gone, and with it the agent and whatever it had not handed over yet";
+            repair(backend, session, Some(execution.clone()), reason).await;
+            backend.executions().release(session);
+            info!(%session, "guard released");
+        }
+        Leftover::Remains { why } => {
+            backend.executions().hold(session, execution.clone());
+            warn!(%session, instance = %execution, why, "agent without a control server remains, guard held");
+        }
+    }
+    leftover
+}
+
+/// Repairs one session whose agent is gone: open turns end visibly, resume token and workspace are kept.
+pub(crate) async fn repair(
+    backend: &Backend,
+    session: &SessionId,
+    execution: Option<InstanceId>,
+    reason: &str,
+) {
+    let (to, turns) = (SessionState::Idle, TurnState::Interrupted);
+    let at = backend.wall_ms();
+    match backend.store.end_execution(session, execution, to, turns, reason.to_owned(), at).await {
+        Ok(ended) => {
+            info!(%session, reason, "session repaired");
+            report_turns(session, &ended, "repair");
+        }
+        Err(failed) => error!(%session, error = %chain(&failed), "session could not be repaired"),
+    }
+}
+
+/// One line per turn that reached its outcome.
+pub(crate) fn report_turns(session: &SessionId, applied: &[crate::store::Applied], via: &'static str) {
+    for applied in applied {
+        info!(%session, turn = %applied.turn, outcome = %applied.state, via, "turn outcome applied");
+    }
+}
+
+/// After a failed start; the reason is usually a full disk or a missing program, which people repair.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Above the server's budget for stopping all its instances at once.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(50);
