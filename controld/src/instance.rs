@@ -481,7 +481,7 @@ impl Instance {
         state.stage = InstanceState::Ended;
         state.prompts = None;
         warn!(
-            instance = %self.id(), session = %self.request.session, step = %error.step, message_text = %error.message,
+            instance = %self.id(), session = %self.request.session, step = %error.step, error = %error.message,
             "instance ended"
         );
         self.cancel_permissions(&mut state, "agent gone");
