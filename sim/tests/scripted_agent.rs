@@ -1,5 +1,6 @@
 //! The scripted agent against the control server's own side of the protocol: in one process over in-memory pipes,
 //! with time that only moves when everybody waits, and once as a real process.
+#![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
 
 use std::collections::BTreeMap;
 use std::io;

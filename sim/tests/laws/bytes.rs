@@ -1,0 +1,157 @@
+//! Law 4: pipes and connections are byte-true.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sim::{Fault, Plan, Program, Start};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tracing::info;
+
+use crate::support::{Story, grain};
+
+fn address() -> SocketAddr {
+    "127.0.0.1:5000".parse().unwrap()
+}
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Accepts one connection, reads as many bytes as its first argument says, and then does nothing any more.
+fn server() -> Program {
+    Program::new("server", |process| async move {
+        let mut listener = process.seams.network.listen(address()).await.unwrap();
+        info!("listening");
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let wanted: usize = process.seams.host.arguments()[0].parse().unwrap();
+        let mut bytes = vec![0; wanted];
+        stream.read_exact(&mut bytes).await.unwrap();
+        info!("has read");
+        process.seams.clock.sleep(Duration::from_secs(10_000)).await;
+        0
+    })
+}
+
+#[test]
+fn a_writer_without_a_reader_stops_at_64_kib() {
+    let story = Story::new([server()], |director| async move {
+        director.start(Start::new("server").args(["0"])).await.unwrap();
+        director.wait_for("it listens", LIMIT, |line| line.text == "listening").await?;
+        let mut stream = director.seams.network.connect(address(), LIMIT).await.unwrap();
+        let mut written = 0;
+        let clock = director.seams.clock.clone();
+        while let Ok(count) =
+            seam::within(clock.as_ref(), Duration::from_secs(1), stream.write(&[7; 5000])).await
+        {
+            written += count.unwrap();
+        }
+        director.require(written == 64 * 1024, "exactly 65536 bytes", format!("{written} bytes"))
+    });
+    for seed in 0..10 {
+        story.passes(seed);
+    }
+}
+
+#[test]
+fn a_death_with_unread_bytes_is_a_reset_and_one_without_is_an_end() {
+    let story = |read: &'static str| {
+        Story::new([server()], move |director| async move {
+            let started = director.start(Start::new("server").args([read])).await.unwrap();
+            director.wait_for("it listens", LIMIT, |line| line.text == "listening").await?;
+            let mut stream = director.seams.network.connect(address(), LIMIT).await.unwrap();
+            stream.write_all(b"0123456789").await.unwrap();
+            director.wait_for("it has read", LIMIT, |line| line.text == "has read").await?;
+            director.kill(&started.identity).await;
+            let end = stream.read(&mut [0; 8]).await.map_err(|error| error.kind());
+            director.note("end", [("how", format!("{end:?}"))]);
+            // The peer is gone: at the latest the second write says so.
+            let mut refused = None;
+            for _ in 0..3 {
+                director.sleep(Duration::from_millis(100)).await;
+                refused = refused.or(stream.write(b"x").await.err());
+            }
+            director.require(
+                refused.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe),
+                "a broken pipe",
+                "writes go on",
+            )
+        })
+    };
+    for seed in 0..10 {
+        for (read, expected) in [("10", "Ok(0)"), ("4", "Err(ConnectionReset)")] {
+            let report = story(read).passes(seed);
+            let end = report.lines.iter().find(|line| line.text == "end").unwrap();
+            assert_eq!(end.field("how"), expected, "{read} of 10 bytes were read");
+        }
+    }
+}
+
+#[test]
+fn a_full_backlog_makes_a_connect_wait_and_time_out() {
+    let hoarder = Program::new("hoarder", |process| async move {
+        let _listener = process.seams.network.listen(address()).await.unwrap();
+        info!("listening");
+        process.seams.clock.sleep(Duration::from_secs(10_000)).await;
+        0
+    });
+    let story = Story::new([hoarder], |director| async move {
+        director.start(Start::new("hoarder")).await.unwrap();
+        director.wait_for("it listens", LIMIT, |line| line.text == "listening").await?;
+        let mut held = Vec::new();
+        let refused = loop {
+            match director.seams.network.connect(address(), LIMIT).await {
+                Ok(stream) => held.push(stream),
+                Err(error) => break error,
+            }
+        };
+        director.require(
+            held.len() == 128 && refused.kind() == ErrorKind::TimedOut,
+            "128 connections, then a timeout",
+            format!("{} connections, then {refused}", held.len()),
+        )
+    });
+    story.planned(grain(5)).passes(1);
+}
+
+#[test]
+fn a_lost_reply_is_a_reset_after_the_request_has_arrived() {
+    let echo = Program::new("echo", |process| async move {
+        let mut listener = process.seams.network.listen(address()).await.unwrap();
+        info!("listening");
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let request = stream.read_u8().await.unwrap();
+            info!(request, "served");
+            if stream.write_u8(request).await.is_err() {
+                info!("nobody wants the reply");
+            }
+        }
+    });
+    let client = Program::new("client", |process| async move {
+        for request in [1_u8, 2] {
+            let mut stream = process.seams.network.connect(address(), LIMIT).await.unwrap();
+            stream.write_u8(request).await.unwrap();
+            let reply = stream.read_u8().await.map_err(|error| error.kind());
+            info!(request, ?reply, "answered");
+        }
+        0
+    });
+    let plan = || -> Plan {
+        grain(5)
+            .with(Fault::LostReply { process: "client".into(), life: 1, connect: 1 })
+            .with(Fault::ConnectRefused { process: "client".into(), life: 2, connect: 1 })
+    };
+    let story = Story::new([echo, client], |director| async move {
+        director.start(Start::new("echo")).await.unwrap();
+        director.wait_for("it listens", LIMIT, |line| line.text == "listening").await?;
+        let mut client = director.start(Start::new("client")).await.unwrap();
+        client.exit().await.unwrap();
+        Ok(())
+    });
+    let report = story.planned(plan()).passes(1);
+    let replies: Vec<&str> =
+        report.lines.iter().filter(|line| line.text == "answered").map(|line| line.field("reply")).collect();
+    assert_eq!(replies, ["Err(ConnectionReset)", "Ok(2)"]);
+    assert_eq!(report.lines.iter().filter(|line| line.text == "served").count(), 2);
+    assert_eq!((report.faults["lost_reply"].fired, report.faults["lost_reply"].bitten), (1, 1));
+    assert_eq!(report.faults["connect_refused"].fired, 0);
+}
