@@ -6,8 +6,11 @@
 )]
 
 mod architecture;
+mod bench;
 mod cargo;
 mod criteria;
+mod demo;
+mod stage;
 mod steps;
 
 use std::process::ExitCode;
@@ -38,6 +41,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Real processes: an agent in mid-turn survives a SIGKILL of its backend, before your eyes.
+    Demo,
+    /// Figures on real processes, built with `release`, each beside something measured in the same run.
+    Bench,
     /// Everything that CI runs.
     Test,
     /// Format the whole workspace.
@@ -52,6 +59,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Sim { arguments } => simulator("run", &arguments),
         Command::Replay { arguments } => simulator("replay", &arguments),
+        Command::Demo => demo::run(),
+        Command::Bench => bench::run(),
         Command::Test => test(),
         Command::Fmt => cargo(&["fmt", "--all"]),
         Command::Lint => lint(&mut Steps::default()),
