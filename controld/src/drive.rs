@@ -38,9 +38,10 @@ pub async fn run(seams: Seams, log: LogQueue) -> u8 {
     };
 
     let (disk, clock) = (Arc::clone(&seams.disk), Arc::clone(&seams.clock));
-    let sink = LogSink::open(disk, clock, log, config.home.join("logs")).await;
+    let directory = config.home.join("logs");
     let (finish, finished) = oneshot::channel();
-    let writing = tokio::spawn(sink.write(finished));
+    let writing =
+        tokio::spawn(async move { LogSink::open(disk, clock, log, directory).await.write(finished).await });
     let code = operate(&seams, config, nonce, complaint, stdio.stdin).await;
     info!(code, "exiting");
     let _ = finish.send(());

@@ -58,8 +58,10 @@ pub(crate) enum Flow {
     Paused,
     /// It is held back by an attached reader from now on.
     HeldBack,
-    /// It goes on.
+    /// The pause is over.
     Resumed,
+    /// The attached reader made room.
+    Released,
 }
 
 /// Kept events that follow a place.
@@ -201,9 +203,11 @@ impl EventBacklog {
             (Production::Flowing, false, _)
             | (Production::Paused { .. }, true, false)
             | (Production::HeldBack, true, true) => return Flow::Unchanged,
-            (_, false, _) => (Production::Flowing, Flow::Resumed),
+            (Production::Paused { .. }, false, _) => (Production::Flowing, Flow::Resumed),
+            (Production::HeldBack, false, _) => (Production::Flowing, Flow::Released),
             (_, true, false) => (Production::Paused { since: now }, Flow::Paused),
-            (_, true, true) => (Production::HeldBack, Flow::HeldBack),
+            (Production::Paused { .. }, true, true) => (Production::HeldBack, Flow::Resumed),
+            (Production::Flowing, true, true) => (Production::HeldBack, Flow::HeldBack),
         };
         self.production = production;
         flow
@@ -304,12 +308,21 @@ mod tests {
         assert_eq!(Flow::Unchanged, fixture.produce("a").1);
         assert_eq!(Flow::Paused, fixture.produce("b").1);
         assert_eq!(Some(at(7)), fixture.backlog.paused_since());
-        assert_eq!(Flow::HeldBack, fixture.backlog.attach(at(9)));
+        assert_eq!(Flow::Resumed, fixture.backlog.attach(at(9)));
         assert_eq!(None, fixture.backlog.paused_since());
         assert_eq!(Flow::Paused, fixture.backlog.detach(at(10)));
         assert_eq!(Some(at(10)), fixture.backlog.paused_since());
         assert_eq!(Flow::Resumed, fixture.backlog.acknowledge(at(11), Seq(1)).unwrap().1);
         assert_eq!(None, fixture.backlog.paused_since());
+    }
+
+    #[test]
+    fn a_reader_that_does_not_acknowledge_holds_production_back_and_pauses_nothing() {
+        let mut fixture = backlog_of(1);
+        fixture.backlog.attach(at(1));
+        assert_eq!(Flow::HeldBack, fixture.produce("a").1);
+        assert_eq!(None, fixture.backlog.paused_since());
+        assert_eq!(Flow::Released, fixture.backlog.acknowledge(at(2), Seq(1)).unwrap().1);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use seam::{Monotonic, ProcessIdentity, Seams};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tracing::{debug, info, trace, warn};
 use wire::{
@@ -224,7 +225,10 @@ impl Instance {
             (Some(prompts), InstanceState::Ready) => prompts.clone(),
             _ => return Err(NotAccepted::NotReady(state.not_ready())),
         };
-        let slot = prompts.try_reserve().map_err(|_| NotAccepted::EventsUnacknowledged)?;
+        let slot = prompts.try_reserve().map_err(|error| match error {
+            TrySendError::Full(()) => NotAccepted::EventsUnacknowledged,
+            TrySendError::Closed(()) => NotAccepted::NotReady("its agent is ending".into()),
+        })?;
         let key = request.key.clone();
         let accepted = state.turns.accept(request.key, || self.numbers.next_turn())?;
         let Accepted::Opened(turn) = accepted else { unreachable!("a known key was answered above") };
@@ -498,9 +502,14 @@ impl Instance {
     fn log_flow(&self, state: &State, flow: Flow) {
         let retained = state.backlog.retained();
         let message = match flow {
-            Flow::Unchanged => return,
+            // Ordinary back-pressure comes and goes with every acknowledgement of a slow reader.
+            Flow::Unchanged | Flow::HeldBack | Flow::Released => {
+                if flow != Flow::Unchanged {
+                    trace!(instance = %self.id(), ?flow, retained_events = retained.events, "reader's pace");
+                }
+                return;
+            }
             Flow::Paused => "production paused",
-            Flow::HeldBack => "production held back by its reader",
             Flow::Resumed => "production resumed",
         };
         info!(

@@ -224,7 +224,7 @@ fn must_rotate(size: u64, more: u64) -> bool {
 
 /// Which backups go: all but the newest [`BACKUPS`], and what is older than [`BACKUP_AGE`]. A backup from the future
 /// (the wall clock was set back) counts as new.
-fn expired<'a>(now: Wall, mut backups: Vec<(Wall, &'a PathBuf)>) -> Vec<&'a PathBuf> {
+fn expired(now: Wall, mut backups: Vec<(Wall, &PathBuf)>) -> Vec<&PathBuf> {
     backups.sort_by(|left, right| right.cmp(left));
     let oldest =
         now.unix_millis.saturating_sub(u64::try_from(BACKUP_AGE.as_millis()).expect("a constant that fits"));

@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn the_same_key_is_the_same_turn_open_ended_and_acknowledged() {
         let mut ledger = ledger_with_open(1);
-        let mut again = |ledger: &mut TurnLedger| ledger.accept(key("k1"), || panic!("no new turn"));
+        let again = |ledger: &mut TurnLedger| ledger.accept(key("k1"), || panic!("no new turn"));
         assert_eq!(Ok(Accepted::Repeated(TurnId(1))), again(&mut ledger));
         ledger.end(NOW, TurnId(1), ended_by_agent());
         assert_eq!(Ok(Accepted::Repeated(TurnId(1))), again(&mut ledger));

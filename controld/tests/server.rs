@@ -1,4 +1,5 @@
 //! The whole server as a process, with an agent that is a shell script, through the client.
+#![expect(clippy::unwrap_used, reason = "a test's helpers panic as its tests do")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

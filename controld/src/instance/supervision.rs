@@ -105,8 +105,8 @@ impl Instance {
         };
         // No further prompts; what the agent said before it went is still delivered, its answer to a prompt included.
         self.lock().prompts = None;
-        self.drain(&link).await;
-        if within(&*self.seams.clock, DRAIN_WAIT, &mut turns).await.is_err() {
+        let drained = self.drain(&link).await;
+        if !drained || within(&*self.seams.clock, DRAIN_WAIT, &mut turns).await.is_err() {
             turns.abort();
         }
         Gone::ByItself(self.exited(status))
@@ -209,14 +209,15 @@ impl Instance {
 
     /// Waits until everything that the agent wrote was told. While the backlog is full the agent's last words wait in
     /// its pipe, and this with them: they are kept or discarded with the instance, never lost. Otherwise the wait is
-    /// bounded, since a descendant may hold the pipe.
-    async fn drain(&self, link: &AgentLink) {
+    /// bounded, since a descendant may hold the pipe; false if the bound passed.
+    async fn drain(&self, link: &AgentLink) -> bool {
         while within(&*self.seams.clock, DRAIN_WAIT, link.drained()).await.is_err() {
             if self.rooms.available_permits() > 0 {
                 debug!(instance = %self.id(), "agent output is held open after its exit");
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Gives the server's own events their places, as soon as there is room for each.
