@@ -25,7 +25,8 @@ fn shell(script: &str) -> SpawnRequest {
 }
 
 async fn exit(child: &mut Child) -> ExitStatus {
-    child.exit.wait().await.expect("waited")
+    let exit = seam::within(&system::RealClock, PATIENCE, child.exit.wait()).await;
+    exit.expect("it has reason to exit").expect("waited")
 }
 
 async fn first_line(child: &mut Child) -> String {
@@ -42,7 +43,7 @@ async fn until(seams: &Seams, what: &str, mut state: impl FnMut() -> bool) {
             seams.clock.sleep(Duration::from_millis(5)).await;
         }
     };
-    seam::within(seams.clock.as_ref(), Duration::from_secs(60), waiting).await.expect(what);
+    seam::within(seams.clock.as_ref(), PATIENCE, waiting).await.expect(what);
 }
 
 fn status(pid: u32, field: &str) -> String {
@@ -202,3 +203,6 @@ async fn the_hosts_first_process_is_spared_when_its_pid_stood_for_another() {
     assert!(!seams.processes.signal(Target::Process(first.clone()), Signal::Kill).await.unwrap());
     assert!(!seams.processes.signal(Target::Group(first), Signal::Kill).await.unwrap());
 }
+
+/// Reached only by a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
