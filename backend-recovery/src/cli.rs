@@ -257,7 +257,7 @@ impl Shown<'_> {
     }
 
     async fn prompt(&mut self, session: SessionId, text: String, wait: bool) -> Result<u8, Failed> {
-        let mut after = self.end_of_transcript(&session, wait).await?;
+        let mut after = if wait { self.end_of_transcript(&session).await? } else { 0 };
         let mut turn = self.client.prompt(&session, &PromptInput { text, key: None }).await?;
         if !wait {
             self.say(&turn, turn_text).await;
@@ -282,16 +282,15 @@ impl Shown<'_> {
         Ok(u8::from(!matches!(turn.state, TurnState::Completed | TurnState::Cancelled)))
     }
 
-    async fn end_of_transcript(&self, session: &SessionId, wanted: bool) -> Result<u64, Failed> {
+    async fn end_of_transcript(&self, session: &SessionId) -> Result<u64, Failed> {
         let mut after = 0;
-        while wanted {
+        loop {
             let page = self.client.transcript(session, after, PAGE).await?;
             after = page.entries.last().map_or(after, |entry| entry.position);
             if page.next.is_none() {
-                break;
+                return Ok(after);
             }
         }
-        Ok(after)
     }
 
     async fn transcript(&mut self, session: SessionId) -> Result<u8, Failed> {

@@ -40,7 +40,12 @@ pub(crate) enum StartFailed {
         #[source]
         cause: std::io::Error,
     },
-    #[error("the control server refused its configuration or could not start ({status}); see {log}", log = log.display())]
+    #[error(
+        "the control server refused its configuration: one of {passed} is outside its range (event limit: a whole \
+         number from 1 to 10000; periods: a duration such as 10m or 1h)"
+    )]
+    Configuration { passed: String },
+    #[error("the control server could not start ({status}); see {log}", log = log.display())]
     Exited { status: ExitStatus, log: PathBuf },
     #[error("the control server did not answer within {START_LIMIT:?} of its start; see {log}", log = log.display())]
     Silent { log: PathBuf },
@@ -277,6 +282,11 @@ async fn first_answer(
     match within(&*backend.seams.clock, START_LIMIT, answer).await {
         Ok(Ok(identity)) => Ok(identity),
         Ok(Err(Ok(ExitStatus::Code(ADDRESS_TAKEN)))) => Err(Attempt::PortTaken),
+        Ok(Err(Ok(ExitStatus::Code(BAD_CONFIGURATION)))) => {
+            let passed = backend.config.passed_through.iter();
+            let passed: Vec<_> = passed.map(|(name, value)| format!("{name}={value:?}")).collect();
+            Err(StartFailed::Configuration { passed: passed.join(", ") }.into())
+        }
         Ok(Err(Ok(status))) => Err(StartFailed::Exited { status, log: log() }.into()),
         Ok(Err(Err(_))) | Err(_) => Err(StartFailed::Silent { log: log() }.into()),
     }
@@ -315,6 +325,9 @@ const PROGRAM: &str = "controld";
 
 /// What `controld` exits with when its address is in use.
 const ADDRESS_TAKEN: i32 = 3;
+
+/// What `controld` exits with when a value that was passed through breaks its rule.
+const BAD_CONFIGURATION: i32 = 2;
 
 /// 256 bits, like the credential that it buys.
 const NONCE_BYTES: usize = 32;
