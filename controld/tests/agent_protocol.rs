@@ -1,5 +1,6 @@
 //! The conversation with an agent, over in-memory pipes: with an agent written by hand, line by line, and with the
 //! protocol crate's own agent side.
+#![expect(clippy::unwrap_used, reason = "these are tests, their helpers included")]
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
