@@ -161,11 +161,15 @@ async fn tells_how_it_ended(seams: &Seams, child: &ContractChild) {
     assert!(!signal(seams, Target::Group(started.identity.clone()), Signal::Terminate).await);
     assert_eq!(ended(seams, &mut started).await, ExitStatus::Code(0));
 
-    // Dropping a child is not stopping it.
-    let (mut started, stdout) = waiting(seams, child).await;
+    // Dropping a child is not stopping it: whoever kept its streams still talks with it.
+    let mut started = child.spawn(seams, &["echo"], Stdio::Piped).await;
     let identity = started.identity.clone();
-    let stdin = started.stdin.take();
-    drop((started, stdout));
+    let mut stdin = started.stdin.take().expect("piped");
+    let mut stdout = started.stdout.take().expect("piped");
+    drop(started);
+    stdin.write_all(b"still here\n").await.expect("the child reads");
+    stdin.flush().await.expect("the child reads");
+    assert_eq!(soon(seams, "the dropped child's answer", line(&mut stdout)).await, "still here");
     assert!(seams.processes.runs(&identity).await.expect("known"));
     drop(stdin);
     gone(seams, &identity).await;
