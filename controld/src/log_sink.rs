@@ -117,6 +117,8 @@ impl LogSink {
 
     async fn write_lines(&mut self, lines: &mut Vec<String>) {
         let lost = self.queue.lost.swap(0, Ordering::Relaxed);
+        // The notice below is no line of anybody's: it is written again, not counted.
+        let at_stake = lost + lines.len() as u64;
         if lost > 0 {
             let mut fields = Map::new();
             fields.insert("message".into(), "log lines lost".into());
@@ -125,14 +127,14 @@ impl LogSink {
         }
         let text = lines.concat();
         if must_rotate(self.size, text.len() as u64) && !self.rotate().await {
-            self.queue.lost.fetch_add(lost + lines.len() as u64, Ordering::Relaxed);
+            self.queue.lost.fetch_add(at_stake, Ordering::Relaxed);
             lines.clear();
             return;
         }
         match self.disk.append(&self.file(), text.as_bytes(), Privacy::Owner).await {
             Ok(size) => self.size = size,
             Err(_) => {
-                self.queue.lost.fetch_add(lost + lines.len() as u64, Ordering::Relaxed);
+                self.queue.lost.fetch_add(at_stake, Ordering::Relaxed);
                 // The directory may have been removed under a server that lives for weeks.
                 let _ = self.disk.create_directory(&self.directory, Privacy::Owner).await;
             }
@@ -267,6 +269,13 @@ const LINE_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    use seam::{BoxFuture, FileEntry, Lock, LockRefused, Monotonic};
+
     use super::*;
 
     fn at(days: u64) -> Wall {
@@ -300,6 +309,141 @@ mod tests {
         for foreign in ["/l/controld.log", "/l/controld.log.old", "/l/backend.log.5", "/l/controld.log.5.gz"]
         {
             assert_eq!(None, rotated_at(Path::new(foreign)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failing_disk_loses_lines_and_says_so_when_it_works_again() {
+        let (disk, mut sink) = sink_on(0);
+        disk.fails.store(true, Ordering::Relaxed);
+        sink.write_lines(&mut vec!["one\n".into(), "two\n".into()]).await;
+        sink.write_lines(&mut vec!["three\n".into()]).await;
+        disk.fails.store(false, Ordering::Relaxed);
+        sink.write_lines(&mut vec!["four\n".into()]).await;
+        sink.write_lines(&mut vec!["five\n".into()]).await;
+        let text = disk.text(FILE_NAME).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].contains("log lines lost") && lines[0].contains(r#""lines":3"#), "{text}");
+        assert_eq!(["four", "five"], lines[1..]);
+    }
+
+    #[tokio::test]
+    async fn a_full_file_is_renamed_away_and_one_that_cannot_be_does_not_grow() {
+        let (disk, mut sink) = sink_on(FILE_BYTES);
+        disk.files.lock().unwrap().insert(FILE_NAME.into(), "old\n".into());
+        disk.fails.store(true, Ordering::Relaxed);
+        sink.write_lines(&mut vec!["lost\n".into()]).await;
+        assert_eq!(Some("old\n".to_owned()), disk.text(FILE_NAME));
+        disk.fails.store(false, Ordering::Relaxed);
+        sink.write_lines(&mut vec!["new\n".into()]).await;
+        assert_eq!(Some("old\n".to_owned()), disk.text(&backup_name(at(100))));
+        assert!(disk.text(FILE_NAME).unwrap().ends_with("new\n"));
+    }
+
+    fn sink_on(size: u64) -> (Arc<FlakyDisk>, LogSink) {
+        let disk = Arc::new(FlakyDisk::default());
+        let clock: Arc<dyn Clock> = Arc::new(StillClock);
+        let (_, queue) = logging(Arc::clone(&clock));
+        let sink = LogSink { disk: Arc::clone(&disk) as _, clock, queue, directory: "/l".into(), size };
+        (disk, sink)
+    }
+
+    /// Files by name in memory; every call fails while `fails` is set.
+    #[derive(Default)]
+    struct FlakyDisk {
+        fails: AtomicBool,
+        files: Mutex<BTreeMap<String, String>>,
+    }
+
+    impl FlakyDisk {
+        fn text(&self, name: &str) -> Option<String> {
+            self.files.lock().unwrap().get(name).cloned()
+        }
+
+        fn step<T: Send + 'static>(
+            &self,
+            step: impl FnOnce(&mut BTreeMap<String, String>) -> io::Result<T>,
+        ) -> BoxFuture<'_, io::Result<T>> {
+            let outcome = match self.fails.load(Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => step(&mut self.files.lock().unwrap()),
+            };
+            Box::pin(std::future::ready(outcome))
+        }
+    }
+
+    fn name(path: &Path) -> String {
+        path.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    impl Disk for FlakyDisk {
+        fn append<'a>(
+            &'a self,
+            path: &'a Path,
+            bytes: &'a [u8],
+            _: Privacy,
+        ) -> BoxFuture<'a, io::Result<u64>> {
+            self.step(|files| {
+                let file = files.entry(name(path)).or_default();
+                file.push_str(std::str::from_utf8(bytes).unwrap());
+                Ok(file.len() as u64)
+            })
+        }
+
+        fn rename<'a>(&'a self, from: &'a Path, to: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+            self.step(|files| {
+                let text = files.remove(&name(from)).ok_or(io::ErrorKind::NotFound)?;
+                files.insert(name(to), text);
+                Ok(())
+            })
+        }
+
+        fn list<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, io::Result<Vec<FileEntry>>> {
+            self.step(|_| Ok(Vec::new()))
+        }
+
+        fn create_directory<'a>(&'a self, _: &'a Path, _: Privacy) -> BoxFuture<'a, io::Result<()>> {
+            self.step(|_| Ok(()))
+        }
+
+        fn remove<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+            unreachable!("nothing is listed")
+        }
+
+        fn read<'a>(&'a self, _: &'a Path, _: u64) -> BoxFuture<'a, io::Result<Vec<u8>>> {
+            unreachable!("a log is not read")
+        }
+
+        fn write_atomic<'a>(&'a self, _: &'a Path, _: &'a [u8], _: Privacy) -> BoxFuture<'a, io::Result<()>> {
+            unreachable!("a log is only appended to")
+        }
+
+        fn lock<'a>(&'a self, _: &'a Path, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Lock>, LockRefused>> {
+            unreachable!("a log is not locked")
+        }
+
+        fn sqlite_vfs(&self) -> Option<&str> {
+            None
+        }
+    }
+
+    struct StillClock;
+
+    impl Clock for StillClock {
+        fn monotonic(&self) -> Monotonic {
+            Monotonic::from_origin(Duration::ZERO)
+        }
+
+        fn wall(&self) -> Wall {
+            at(100)
+        }
+
+        fn sleep_until(&self, _: Monotonic) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn yield_now(&self) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::ready(()))
         }
     }
 

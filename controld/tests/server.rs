@@ -170,6 +170,24 @@ async fn a_second_stream_replaces_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_never_reads_holds_up_nobody() {
+    let server = TestServer::start(&[("KANDEV_ACP_DETACHED_EVENT_LIMIT", "10000")]).await;
+    let instance = server.ready_instance("i-1").await;
+    let _unread = server.client.events(&instance, Seq::ZERO).await.unwrap();
+    server.prompt(&instance, "k-1", "say 3000").await;
+    let other = server.ready_instance("i-2").await;
+    server.prompt(&other, "k-2", "say 1").await;
+    for id in [&other, &instance] {
+        server.wait_for(id, |status| !status.turn.kept.is_empty()).await;
+    }
+    let mut stream = server.client.events(&instance, Seq::ZERO).await.unwrap();
+    let events = until(&mut stream, kind::TURN_ENDED).await;
+    assert_eq!(places(&events), (1..=3002).collect::<Vec<_>>());
+    server.client.stop_instance(&instance).await.unwrap();
+    server.gone(&instance).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_was_never_produced_is_refused() {
     let server = TestServer::start(&[]).await;
     let instance = server.ready_instance("i-1").await;
