@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::plan::Fault;
 use crate::trace::{Kind, fields};
-use crate::world::{Dead, Key, State, World};
+use crate::world::{Dead, Key, State, World, give_way};
 
 /// A direction of bytes, for the whole run.
 pub(crate) type ChannelId = u64;
@@ -355,7 +355,10 @@ impl State {
         if !self.channels.is_open(id) {
             return;
         }
-        self.shut_channel(id);
+        // A reset has been the last word already.
+        if self.channels.entry(id).reset.is_none() {
+            self.shut_channel(id);
+        }
         self.channels.entry(id).writer = None;
         self.forget_if_closed(id);
     }
@@ -447,7 +450,7 @@ struct Pause {
 
 impl Pause {
     /// Whether the caller goes on now.
-    fn over(&mut self, world: &World, cx: &Context<'_>) -> bool {
+    fn over(&mut self, world: &World, cx: &mut Context<'_>) -> bool {
         if std::mem::take(&mut self.waited) {
             self.yields = world.lock().draw_yields();
         }
@@ -455,7 +458,7 @@ impl Pause {
             return true;
         }
         self.yields -= 1;
-        cx.waker().wake_by_ref();
+        give_way(cx);
         false
     }
 }

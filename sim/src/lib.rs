@@ -7,7 +7,7 @@
 //!
 //! Five laws hold, each with a test in `tests/` that fails without it:
 //!
-//! 1. A process costs nothing while it has nothing to do, and nothing after its end; pids are reused.
+//! 1. A process is not a host: it takes a slot, and costs nothing after its end; pids are reused.
 //! 2. Nobody reads the future: time stands still during a step, and news arrive in a later one.
 //! 3. A kill falls before or after an effect, anywhere between any two, and the dead have no effect.
 //! 4. Pipes and connections are byte-true: 64 KiB, backlog, end of file, reset, ports.
@@ -42,8 +42,10 @@ mod seal;
 mod secrets;
 mod seed;
 pub mod shrink;
+mod slots;
 pub mod timeline;
 mod trace;
+pub mod twice;
 mod vfs;
 mod world;
 

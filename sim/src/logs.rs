@@ -9,7 +9,7 @@ use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::trace::{Fields, Kind};
-use crate::vfs::current;
+use crate::slots::current;
 
 /// Routes the events of this whole process; once is enough.
 pub(crate) fn install() {

@@ -13,7 +13,7 @@ use seam::{BoxFuture, Listener, Network, Stream};
 use crate::channel::{ChannelId, Connection};
 use crate::plan::Fault;
 use crate::trace::{Fields, Kind, fields};
-use crate::world::{Key, State, World};
+use crate::world::{Key, State, World, give_way};
 
 /// The network as one process sees it.
 pub(crate) struct SimNetwork {
@@ -284,7 +284,7 @@ impl Listener for SimListener {
                 match yields {
                     Some(left @ 1..) => {
                         yields = Some(left - 1);
-                        cx.waker().wake_by_ref();
+                        give_way(cx);
                         Poll::Pending
                     }
                     _ => {

@@ -2,15 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak, mpsc};
 use std::time::Duration;
-
-use tokio::runtime::{Builder, RngSeed, Runtime, UnhandledPanic};
 
 use crate::clock::seams;
 use crate::observer::Violation;
@@ -19,8 +15,8 @@ use crate::process_table::{DIRECTOR, NewProcess};
 use crate::program::{ProcessContext, Program};
 use crate::scenario::{Director, Scenario};
 use crate::seed::Streams;
+use crate::slots::Slots;
 use crate::trace::Line;
-use crate::vfs::as_process;
 use crate::world::{Failure, Key, World};
 
 /// What one run was and how it ended.
@@ -40,6 +36,8 @@ pub struct RunReport {
     pub simulated_ms: u64,
     /// How many steps something happened in.
     pub steps: u64,
+    /// How many hosts the processes needed: the most that lived at once.
+    pub hosts: usize,
     /// How often each kind of fault of the plan was applied and seen.
     pub faults: BTreeMap<&'static str, FaultCount>,
     /// The scenario's states that were reached.
@@ -70,10 +68,11 @@ pub fn run_one(scenario: &dyn Scenario, seed: u64, plan: Option<Plan>) -> RunRep
             beat.name(format!("{} --seed {seed}", scenario.name()));
         }
     });
-    let mut driver = Driver { world: Arc::clone(&world), lives: BTreeMap::new(), steps: 0, runtimes: 0 };
+    let slots = Slots::new(streams.stream("slots").below(u64::MAX), Duration::from_millis(plan.tick_ms));
+    let mut driver = Driver { world: Arc::clone(&world), slots, steps: 0 };
     driver.direct(scenario, &plan, streams);
     driver.run(scenario.limit(), scenario.criterion());
-    let steps = driver.steps;
+    let (steps, hosts) = (driver.steps, driver.slots.hosts());
     driver.end();
     // Until the next run begins there is nothing to watch.
     BEAT.with_borrow(|beat| {
@@ -90,6 +89,7 @@ pub fn run_one(scenario: &dyn Scenario, seed: u64, plan: Option<Plan>) -> RunRep
         hash: state.trace.hash(),
         simulated_ms: state.now_ms(),
         steps,
+        hosts,
         faults: state.fault_counts.clone(),
         reached: state.reached.clone(),
         lines: state.trace.take(),
@@ -138,22 +138,11 @@ pub fn run_many(
     });
 }
 
-/// Drives the processes of one world.
+/// Drives the processes of one world, each in a slot of its own.
 struct Driver {
     world: Arc<World>,
-    lives: BTreeMap<Key, Life>,
+    slots: Slots,
     steps: u64,
-    /// How many runtimes were made, which numbers their seeds.
-    runtimes: u64,
-}
-
-/// A living process's tasks.
-struct Life {
-    /// What the runtime blocks on, until it is done.
-    main: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    runtime: Runtime,
-    /// The world's time when it was last driven.
-    driven_ms: u64,
 }
 
 impl Driver {
@@ -177,43 +166,42 @@ impl Driver {
             streams.stream("workload"),
         );
         let playing = scenario.run(director);
-        let runtime = self.runtime();
         let world = Arc::clone(&self.world);
-        let main = Box::pin(async move {
+        self.world.lock().processes.get_mut(&key).expect("it was just added").program = None;
+        self.slots.start(&self.world, key, async move {
             let verdict = playing.await;
             world.lock().verdict = Some(verdict);
         });
-        self.lives.insert(key, Life { main: Some(main), runtime, driven_ms: 0 });
     }
 
     fn run(&mut self, limit: Duration, criterion: &str) {
         loop {
-            let next = {
+            let (wakers, woken) = {
                 let mut state = self.world.lock();
                 if state.is_over() || state.verdict.is_some() {
                     break;
                 }
                 let next = state.advance();
-                let ended = next.is_none() || Duration::from_millis(state.now_ms()) > limit;
-                if ended {
-                    let seen = if next.is_none() { "nothing happens any more" } else { "it goes on" };
-                    let expected = format!("the scenario comes to its end within {limit:?}");
-                    state.fail(Violation::new("converges", criterion, expected, seen));
-                    break;
+                let late = Duration::from_millis(state.now_ms()) > limit;
+                match next {
+                    Some(next) if !late => next,
+                    next => {
+                        let seen = if next.is_none() { "nothing happens any more" } else { "it goes on" };
+                        let expected = format!("the scenario comes to its end within {limit:?}");
+                        state.fail(Violation::new("converges", criterion, expected, seen));
+                        break;
+                    }
                 }
-                next
             };
-            let Some((wakers, woken)) = next else { break };
             self.bury();
             for waker in wakers {
                 waker.wake();
             }
-            let mut order: Vec<Key> = woken.into_iter().collect();
-            self.world.lock().rng.shuffle(&mut order);
-            for key in order {
-                self.drive(key);
-                self.bury();
+            for key in woken {
+                self.start(key);
             }
+            self.step();
+            self.bury();
             self.steps += 1;
             beat();
         }
@@ -225,71 +213,41 @@ impl Driver {
         }
     }
 
-    /// Lets a process do everything that it can do now.
-    fn drive(&mut self, key: Key) {
-        let (now_ms, program) = {
+    /// Gives a process that is to start its slot.
+    fn start(&mut self, key: Key) {
+        let program = {
             let mut state = self.world.lock();
-            if !state.alive(key) {
-                return;
-            }
-            let process = state.processes.get_mut(&key).expect("an alive process is in the table");
-            // The director's own future is running already.
-            let program = if key == DIRECTOR { None } else { process.program.take() };
-            (state.now_ms(), program)
+            let process = state.processes.get_mut(&key).filter(|process| process.runs());
+            process.and_then(|process| process.program.take())
         };
-        if let Some(program) = program {
-            self.start(key, &program, now_ms);
-        }
-        let Some(life) = self.lives.get_mut(&key) else { return };
-        // Paused time runs forward by itself once nothing is ready any more: the sleep ends exactly then. Its
-        // length keeps a timer inside a dependency no further behind than the world.
-        let length = Duration::from_millis((now_ms - life.driven_ms).max(1));
-        life.driven_ms = now_ms;
-        FIRST_PANIC.set(None);
-        let driven = as_process(&self.world, key, || {
-            catch_unwind(AssertUnwindSafe(|| life.runtime.block_on(until_idle(&mut life.main, length))))
-        });
-        if driven.is_err() {
-            let message = FIRST_PANIC.take().unwrap_or_else(|| "a panic without a message".to_owned());
-            self.panicked(key, message);
-        }
-    }
-
-    fn start(&mut self, key: Key, program: &Program, now_ms: u64) {
-        let runtime = self.runtime();
+        let Some(program) = program else { return };
         let world = Arc::clone(&self.world);
         let context = ProcessContext { seams: seams(&world, key), world: Arc::clone(&world), key };
-        let main = Arc::clone(&program.run);
-        let main = Box::pin(async move {
-            let code = main(context).await;
+        self.slots.start(&self.world, key, async move {
+            let code = (program.run)(context).await;
             world.exit(key, code).await;
         });
-        self.lives.insert(key, Life { main: Some(main), runtime, driven_ms: now_ms });
     }
 
-    /// A runtime for one process: its tasks die with it, its panics are its own.
-    fn runtime(&mut self) -> Runtime {
-        self.runtimes += 1;
-        let mut seed = [0; 32];
-        self.world.lock().streams.stream(&format!("runtime {}", self.runtimes)).fill(&mut seed);
-        Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .rng_seed(RngSeed::from_bytes(&seed))
-            .unhandled_panic(UnhandledPanic::ShutdownRuntime)
-            .build()
-            .expect("a runtime without IO needs nothing of the system")
-    }
-
-    /// A panic of the living ends the run; one of the dead counts for nothing.
-    fn panicked(&mut self, key: Key, message: String) {
-        let mut state = self.world.lock();
-        if state.alive(key) {
-            let seen = format!("{}: {message}", state.label(key));
-            state.fail(Violation::new("no-panic", "sim", "no process panics", seen));
+    /// Lets every process do everything that it can do now. A panic stops the step half-way: that of the living ends
+    /// the run, that of the dead counts for nothing, and the others still have their turn.
+    fn step(&mut self) {
+        loop {
+            FIRST_PANIC.set(None);
+            if catch_unwind(AssertUnwindSafe(|| self.slots.step())).is_ok() {
+                return;
+            }
+            let (culprit, message) = FIRST_PANIC.take().expect("the hook has seen every panic");
+            let mut state = self.world.lock();
+            let dead = culprit.filter(|key| !state.alive(*key));
+            let Some(key) = dead else {
+                let who = culprit.map_or_else(|| "world".to_owned(), |key| state.label(key));
+                state.fail(Violation::new("no-panic", "sim", "no process panics", format!("{who}: {message}")));
+                return;
+            };
+            drop(state);
+            self.drop_life(key);
         }
-        drop(state);
-        self.drop_life(key);
     }
 
     /// Drops the tasks of those who have ended. What their destructors do has no effect any more.
@@ -301,16 +259,14 @@ impl Driver {
     }
 
     fn drop_life(&mut self, key: Key) {
-        let Some(life) = self.lives.remove(&key) else { return };
-        let dropped = as_process(&self.world, key, || catch_unwind(AssertUnwindSafe(|| life.end())));
+        let dropped = catch_unwind(AssertUnwindSafe(|| self.slots.end(&self.world, key)));
         // A destructor of the dead that panics has been a panic of the dead.
         let (Ok(()) | Err(_)) = dropped;
     }
 
     fn end(mut self) {
         self.world.lock().close();
-        let keys: Vec<Key> = self.lives.keys().copied().collect();
-        for key in keys {
+        for key in self.slots.living() {
             self.drop_life(key);
         }
         let held = self.world.lock().take_wakers();
@@ -318,33 +274,9 @@ impl Driver {
     }
 }
 
-impl Life {
-    fn end(self) {
-        let Self { main, runtime, .. } = self;
-        let context = runtime.enter();
-        drop(main);
-        drop(context);
-        drop(runtime);
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the paused clock of a simulated process, which the driver moves"
-)]
-async fn until_idle(main: &mut Option<Pin<Box<dyn Future<Output = ()>>>>, length: Duration) {
-    let mut idle = pin!(tokio::time::sleep(length));
-    poll_fn(|cx| {
-        if main.as_mut().is_some_and(|main| main.as_mut().poll(cx).is_ready()) {
-            *main = None;
-        }
-        idle.as_mut().poll(cx)
-    })
-    .await;
-}
-
 thread_local! {
-    static FIRST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Whose panic was the first of this step, and what it said.
+    static FIRST_PANIC: RefCell<Option<(Option<Key>, String)>> = const { RefCell::new(None) };
     static BEAT: RefCell<Option<Arc<Beat>>> = const { RefCell::new(None) };
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
@@ -361,13 +293,14 @@ fn prepare() {
         warm.expect("SQLite works in memory");
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if crate::vfs::current().is_none() || IN_HOOK.replace(true) {
+            if !crate::slots::in_run() || IN_HOOK.replace(true) {
                 previous(info);
                 return;
             }
             // The run's report shows it; a panic of the dead is shown to nobody.
+            let whose = crate::slots::current().map(|(_, key)| key);
             FIRST_PANIC.with_borrow_mut(|first| {
-                first.get_or_insert_with(|| info.to_string());
+                first.get_or_insert_with(|| (whose, info.to_string()));
             });
             IN_HOOK.set(false);
         }));

@@ -5,7 +5,6 @@
 //!
 //! There is no shared memory: a database in WAL mode needs `locking_mode=EXCLUSIVE`, which the store uses.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
@@ -18,33 +17,12 @@ use rsqlite_vfs::{
 use seam::Privacy;
 
 use crate::clock::EPOCH_MS;
+use crate::slots::current;
 use crate::trace::{Fields, fields};
 use crate::world::{Key, State, World};
 
 /// The name under which SQLite finds it.
 pub(crate) const NAME: &str = "simulated";
-
-thread_local! {
-    /// The process that runs on this thread, in its world.
-    static CURRENT: RefCell<Option<(Arc<World>, Key)>> = const { RefCell::new(None) };
-}
-
-/// Runs `body` as this process: what it logs and what SQLite does in it belong to the process.
-pub(crate) fn as_process<R>(world: &Arc<World>, key: Key, body: impl FnOnce() -> R) -> R {
-    struct Back(Option<(Arc<World>, Key)>);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            CURRENT.set(self.0.take());
-        }
-    }
-    let _back = Back(CURRENT.replace(Some((Arc::clone(world), key))));
-    body()
-}
-
-/// The process that runs on this thread.
-pub(crate) fn current() -> Option<(Arc<World>, Key)> {
-    CURRENT.with_borrow(Clone::clone)
-}
 
 /// Makes the VFS known to SQLite, once for the whole process.
 #[expect(unsafe_code, reason = "SQLite takes a VFS as pointers; the crate makes them")]

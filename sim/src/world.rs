@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, pending};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -272,7 +272,8 @@ impl State {
         let later = self.wakes.split_off(&(self.now + 1, 0));
         let due = std::mem::replace(&mut self.wakes, later);
         let keys = due.values().map(|wake| wake.key).collect();
-        let wakers = due.into_values().filter_map(|wake| wake.waker).collect();
+        let mut wakers: Vec<Waker> = due.into_values().filter_map(|wake| wake.waker).collect();
+        self.rng.shuffle(&mut wakers);
         Some((wakers, keys))
     }
 
@@ -498,7 +499,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         self.yields = Some(left - 1);
-        cx.waker().wake_by_ref();
+        give_way(cx);
         Poll::Pending
     }
 }
@@ -523,9 +524,18 @@ impl Future for Yields {
             return Poll::Ready(());
         }
         self.0 -= 1;
-        cx.waker().wake_by_ref();
+        give_way(cx);
         Poll::Pending
     }
+}
+
+/// Wakes the task again once every other task of its process that is ready now has run. A plain wake would not
+/// do: tokio keeps what was woken from outside in a queue of its own, behind everything that wakes itself.
+#[expect(clippy::disallowed_methods, reason = "the runtime's own way to let every other ready task run")]
+pub(crate) fn give_way(cx: &mut Context<'_>) {
+    // Its first poll has arranged for the wake; the future itself is not needed any more.
+    let arranged = pin!(tokio::task::yield_now()).poll(cx);
+    debug_assert!(arranged.is_pending(), "a yield gives way at least once");
 }
 
 pub(crate) const SIGKILL: i32 = 9;

@@ -34,8 +34,9 @@ fn lives(count: u64) -> Story {
 
 #[test]
 fn the_hundredth_life_takes_no_more_steps_than_the_first() {
-    let ten = lives(10).passes(1).steps;
-    let hundred = lives(100).passes(1).steps;
+    let (ten, hundred) = (lives(10).passes(1), lives(100).passes(1));
+    assert_eq!(ten.hosts, hundred.hosts, "a life must not need a host of its own");
+    let (ten, hundred) = (ten.steps, hundred.steps);
     assert!(hundred <= ten * 11, "ten lives took {ten} steps, a hundred took {hundred}");
 }
 

@@ -43,7 +43,7 @@ fn keeper() -> Program {
             }
         }
         let (rows, check) = block(blocking.as_ref(), move || {
-            let rows: u64 = database.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap();
+            let rows: i64 = database.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap();
             let check: String = database.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
             (rows, check)
         })

@@ -11,14 +11,14 @@ use sim::{
 type Play = dyn Fn(Director) -> Played + Send + Sync;
 
 /// A scenario without invariants: its programs, a plan that does not depend on the seed, and what is done.
-pub struct Story {
+pub(crate) struct Story {
     programs: Vec<Program>,
     plan: Option<Plan>,
     play: Arc<Play>,
 }
 
 impl Story {
-    pub fn new<F, Fut>(programs: impl IntoIterator<Item = Program>, play: F) -> Self
+    pub(crate) fn new<F, Fut>(programs: impl IntoIterator<Item = Program>, play: F) -> Self
     where
         F: Fn(Director) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Violation>> + 'static,
@@ -30,17 +30,17 @@ impl Story {
         }
     }
 
-    pub fn planned(mut self, plan: Plan) -> Self {
+    pub(crate) fn planned(mut self, plan: Plan) -> Self {
         self.plan = Some(plan);
         self
     }
 
-    pub fn run(&self, seed: u64) -> RunReport {
+    pub(crate) fn run(&self, seed: u64) -> RunReport {
         run_one(self, seed, None)
     }
 
     /// Runs it and requires that it passes.
-    pub fn passes(&self, seed: u64) -> RunReport {
+    pub(crate) fn passes(&self, seed: u64) -> RunReport {
         let report = self.run(seed);
         assert!(report.outcome.is_ok(), "{}", sim::timeline::failure(&report));
         report
@@ -78,17 +78,17 @@ impl Scenario for Story {
 }
 
 /// A plan with this grain and without extra delays.
-pub fn grain(tick_ms: u64) -> Plan {
+pub(crate) fn grain(tick_ms: u64) -> Plan {
     Plan { tick_ms, max_delay_ticks: 0, faults: Vec::new(), knobs: std::collections::BTreeMap::new() }
 }
 
 /// The lines that a program logged with this message.
-pub fn logged<'a>(report: &'a RunReport, program: &'a str, message: &'a str) -> Vec<&'a Line> {
+pub(crate) fn logged<'a>(report: &'a RunReport, program: &'a str, message: &'a str) -> Vec<&'a Line> {
     report.lines.iter().filter(|line| line.logged(program, message)).collect()
 }
 
 /// The effects of a program in order.
-pub fn effects(report: &RunReport, program: &str) -> Vec<String> {
+pub(crate) fn effects(report: &RunReport, program: &str) -> Vec<String> {
     let of_it = |line: &&Line| line.kind == Kind::Effect && line.program() == program;
     report.lines.iter().filter(of_it).map(|line| line.text.clone()).collect()
 }
