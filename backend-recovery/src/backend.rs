@@ -27,6 +27,8 @@ pub(crate) struct Backend {
     executions: Mutex<ExecutionStore>,
     server: Mutex<ServerSlot>,
     report: Mutex<Report>,
+    /// Held while a control server is being started, so that a shutdown in between finds it recorded or gone.
+    pub(crate) starting: tokio::sync::Mutex<()>,
     /// True once the backend is going down: every task of it ends.
     closing: watch::Sender<bool>,
 }
@@ -103,6 +105,7 @@ impl Backend {
             executions: Mutex::default(),
             server: Mutex::new(ServerSlot::Missing { why: "the backend is starting".to_owned() }),
             report: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
             closing: watch::Sender::new(false),
         }
     }
@@ -159,6 +162,11 @@ impl Backend {
     /// Resolves once the backend is going down.
     pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
         raised(self.closing.subscribe())
+    }
+
+    /// Whether the backend is going down.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closing.borrow()
     }
 
     /// Wall time, for records.

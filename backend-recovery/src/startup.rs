@@ -26,7 +26,7 @@ use crate::retracking::{carry_out, enumerate};
 use crate::routes::UserListener;
 use crate::store::{InventoryRow, OpenFailed, Store, StoreFailed};
 use crate::switch::Survival;
-use crate::tending::{shut_down, start_own, tend};
+use crate::tending::{settle_start, shut_down, start_own, tend};
 
 /// Why the backend did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -216,6 +216,7 @@ async fn stop_requested(backend: &Backend) {
 /// With the capability on this lets go and stops nothing (S-001.1); with it off the server goes with us.
 async fn shut_down_backend(backend: &Arc<Backend>, lock: Box<dyn Lock>) {
     backend.close();
+    settle_start(backend).await;
     if let Ok(server) = backend.server() {
         if backend.survival.is_on() {
             let dropped = backend.executions().remove_all().len();

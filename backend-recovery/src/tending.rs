@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use seam::within;
 use tracing::{error, info, warn};
 use wire::client::ControlClient;
 use wire::{InstanceId, SessionId};
@@ -43,14 +44,32 @@ pub(crate) async fn tend(backend: Arc<Backend>) {
     }
 }
 
-/// Starts a server and puts it in use, or says why there is none.
+/// Starts a server and puts it in use, or says why there is none. The start goes on when this future is dropped: a
+/// process that was spawned is recorded or ended, and [`settle_start`] waits for that.
 pub(crate) async fn start_own(backend: &Arc<Backend>) {
-    match control_server::start(backend).await {
-        Ok(server) => backend.use_server(server),
-        Err(failed) => {
-            error!(reason = %chain(&failed), "control server could not be started");
-            backend.lose_server(chain(&failed));
+    let starter = Arc::clone(backend);
+    let started = tokio::spawn(async move {
+        let _starting = starter.starting.lock().await;
+        if starter.is_closed() {
+            return;
         }
+        match control_server::start(&starter).await {
+            Ok(server) => starter.use_server(server),
+            Err(failed) => {
+                error!(reason = %chain(&failed), "control server could not be started");
+                starter.lose_server(chain(&failed));
+            }
+        }
+    });
+    if started.await.is_err() {
+        error!("control server's start was cut off");
+    }
+}
+
+/// Waits until no start is under way; none begins after the backend was closed.
+pub(crate) async fn settle_start(backend: &Backend) {
+    if within(&*backend.seams.clock, SETTLE_LIMIT, backend.starting.lock()).await.is_err() {
+        warn!("control server's start did not settle before the backend's end");
     }
 }
 
@@ -161,6 +180,9 @@ pub(crate) fn report_turns(session: &SessionId, applied: &[crate::store::Applied
 /// After a failed start; the reason is usually a full disk or a missing program, which people repair.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Above the bound of one start with the end of a failed one.
+const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Above the server's budget for stopping all its instances at once.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
