@@ -8,8 +8,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::trace::{Fields, Kind};
 use crate::slots::current;
+use crate::trace::{Fields, Kind};
 
 /// Routes the events of this whole process; once is enough.
 pub(crate) fn install() {

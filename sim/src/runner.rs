@@ -242,7 +242,12 @@ impl Driver {
             let dead = culprit.filter(|key| !state.alive(*key));
             let Some(key) = dead else {
                 let who = culprit.map_or_else(|| "world".to_owned(), |key| state.label(key));
-                state.fail(Violation::new("no-panic", "sim", "no process panics", format!("{who}: {message}")));
+                state.fail(Violation::new(
+                    "no-panic",
+                    "sim",
+                    "no process panics",
+                    format!("{who}: {message}"),
+                ));
                 return;
             };
             drop(state);
