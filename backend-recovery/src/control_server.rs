@@ -123,6 +123,7 @@ async fn attempt(backend: &Arc<Backend>, address: SocketAddr) -> Result<ServerIn
     let nonce = SecretString::from(random_hex(&*backend.seams.entropy, NONCE_BYTES));
     let nonce_file = backend.config.home.run().join(backend.fresh_id("nonce"));
     let disk = &backend.seams.disk;
+    remove_stale_nonces(backend).await;
     disk.write_atomic(&nonce_file, nonce.expose_secret().as_bytes(), Privacy::Owner).await.map_err(
         |cause| StartFailed::NotWritten { what: "the control server's nonce", cause: cause.into() },
     )?;
@@ -131,6 +132,20 @@ async fn attempt(backend: &Arc<Backend>, address: SocketAddr) -> Result<ServerIn
         warn!(file = %nonce_file.display(), error = %error, "used nonce could not be removed");
     }
     outcome
+}
+
+/// A backend that was killed in the middle of a start left its nonce; nobody will use it any more.
+async fn remove_stale_nonces(backend: &Backend) {
+    let disk = &backend.seams.disk;
+    let entries = disk.list(&backend.config.home.run()).await.unwrap_or_default();
+    let is_nonce = |path: &std::path::Path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nonce-"))
+    };
+    for stale in entries.into_iter().filter(|entry| is_nonce(&entry.path)) {
+        if let Err(error) = disk.remove(&stale.path).await {
+            warn!(file = %stale.path.display(), %error, "stale nonce could not be removed");
+        }
+    }
 }
 
 async fn launch(
