@@ -1,0 +1,31 @@
+//! **worktree-untouched**: only agents and users change a worktree, on every path.
+
+use crate::observer::{Observer, Violation, WorldView};
+use crate::trace::{Kind, Line};
+
+/// Has no model: every effect on a path of a workspace names who had it.
+pub(super) struct WorktreeUntouched;
+
+impl Observer for WorktreeUntouched {
+    fn id(&self) -> &'static str {
+        "worktree-untouched"
+    }
+
+    fn line(&mut self, line: &Line, _world: &WorldView<'_>) -> Result<(), Violation> {
+        let paths = ["path", "from", "to"].map(|field| line.field(field));
+        let Some(path) = paths.into_iter().find(|path| path.starts_with(WORKSPACES)) else { return Ok(()) };
+        let may = ["scripted-agent", "director"].contains(&line.program());
+        if line.kind != Kind::Effect || may {
+            return Ok(());
+        }
+        Err(Violation::new(
+            "worktree-untouched",
+            "S-001.7",
+            format!("{path} is changed by agents and users alone"),
+            format!("{} by {}", line.text, line.process),
+        ))
+    }
+}
+
+/// Where the workspaces of every scenario lie.
+const WORKSPACES: &str = "/home/user/project";

@@ -1,0 +1,88 @@
+//! One installation on one machine: its home, its configuration, and whoever starts its backend again.
+
+use std::time::Duration;
+
+use seam::{ProcessIdentity, Signal};
+
+use crate::observer::{ProcessView, Violation};
+use crate::scenario::{Director, Start};
+
+/// An installation with the capability on and one agent profile, `scripted`.
+pub struct Installation<'a> {
+    pub(super) director: &'a Director,
+}
+
+impl<'a> Installation<'a> {
+    /// Lays out the home and a workspace, as an installer and a user would.
+    pub fn lay_out(director: &'a Director) -> Self {
+        director.install(format!("{HOME}/config.toml"), CONFIG);
+        director.install(format!("{WORKSPACE}/README.md"), "a project\n");
+        Self { director }
+    }
+
+    /// Starts the backend whenever none runs, as a service manager does, for ever.
+    pub async fn keep_backend_running(&self) -> Result<std::convert::Infallible, Violation> {
+        loop {
+            let start = Start::new("backend-recovery")
+                .args(["serve"])
+                .env("KANDEV_HOME_DIR", HOME)
+                .env("HOME", "/home/user")
+                .env("PATH", "/usr/bin");
+            let mut backend = self.director.start(start).await.map_err(|error| {
+                Violation::new("required", "S-001.2", "a backend can be started", error.to_string())
+            })?;
+            let status = backend.exit().await.map_err(|error| {
+                Violation::new("required", "S-001.2", "a backend's end can be seen", error.to_string())
+            })?;
+            self.director.note("backend ended", [("label", backend.label), ("status", status.to_string())]);
+            self.director.sleep(RESTART_PAUSE).await;
+        }
+    }
+
+    /// The backend that runs now, if one does.
+    pub fn backend(&self) -> Option<ProcessView> {
+        self.director.living("backend-recovery").into_iter().next()
+    }
+
+    /// SIGTERM to the backend that runs now; false if none does.
+    pub async fn ask_backend_to_stop(&self) -> bool {
+        match self.backend() {
+            Some(backend) => self.director.signal(&backend.identity, Signal::Terminate).await,
+            None => false,
+        }
+    }
+
+    /// SIGKILL to the backend that runs now; false if none does.
+    pub async fn kill_backend(&self) -> bool {
+        match self.backend() {
+            Some(backend) => self.director.kill(&backend.identity).await,
+            None => false,
+        }
+    }
+
+    /// The living agent processes of a session.
+    pub fn agents_of(&self, session: &str) -> Vec<ProcessIdentity> {
+        let agents = self.director.living("scripted-agent").into_iter();
+        agents
+            .filter(|agent| agent.env.get("KANDEV_SESSION_ID").is_some_and(|id| id == session))
+            .map(|agent| agent.identity)
+            .collect()
+    }
+}
+
+/// The installation's home.
+pub(super) const HOME: &str = "/home/user/.kandev";
+
+/// The folder that the sessions work in.
+pub(super) const WORKSPACE: &str = "/home/user/project";
+
+const CONFIG: &str = "\
+[features]
+agentSurvival = true
+
+[profiles.scripted]
+command = \"scripted-agent\"
+";
+
+/// What a service manager waits before it starts its service again.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);

@@ -1,0 +1,22 @@
+//! The stories that every seed tells anew.
+
+mod backend_killed;
+mod graceful_shutdown;
+mod installation;
+mod story;
+mod two_kills;
+mod user;
+
+use std::sync::Arc;
+
+use crate::scenario::Scenario;
+
+pub use backend_killed::BackendKilledInMidTurn;
+pub use graceful_shutdown::GracefulShutdown;
+pub use installation::Installation;
+pub use two_kills::TwoKillsInARow;
+
+/// All scenarios, in the order in which they run.
+pub fn all() -> Vec<Arc<dyn Scenario>> {
+    vec![Arc::new(BackendKilledInMidTurn), Arc::new(GracefulShutdown), Arc::new(TwoKillsInARow)]
+}
