@@ -141,7 +141,11 @@ impl ControlClient {
     }
 
     /// `POST …/prompt`. Idempotent by the key.
-    pub async fn prompt(&self, id: &InstanceId, request: &PromptRequest) -> Result<PromptAccepted, CallFailed> {
+    pub async fn prompt(
+        &self,
+        id: &InstanceId,
+        request: &PromptRequest,
+    ) -> Result<PromptAccepted, CallFailed> {
         self.call("prompt", Method::POST, &instance_path(id, "/prompt"), Some(request)).await
     }
 
@@ -197,7 +201,9 @@ impl ControlClient {
         };
         match within(&*self.endpoint.clock, limit, work).await {
             Ok(stream) => stream,
-            Err(_) => Err(CallFailed::Exchange { operation, cause: ExchangeFailed::TimedOut { address, limit } }),
+            Err(_) => {
+                Err(CallFailed::Exchange { operation, cause: ExchangeFailed::TimedOut { address, limit } })
+            }
         }
     }
 
@@ -215,7 +221,8 @@ impl ControlClient {
         if !status.is_success() {
             return Err(refused(operation, status, &bytes));
         }
-        serde_json::from_slice(&bytes).map_err(|_| CallFailed::Unreadable { operation, status: status.as_u16() })
+        serde_json::from_slice(&bytes)
+            .map_err(|_| CallFailed::Unreadable { operation, status: status.as_u16() })
     }
 }
 

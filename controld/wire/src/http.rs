@@ -62,7 +62,8 @@ pub async fn exchange(
     body: Option<Vec<u8>>,
 ) -> Result<(StatusCode, Bytes), ExchangeFailed> {
     let address = endpoint.address;
-    let no_answer = move |cause: Box<dyn std::error::Error + Send + Sync>| ExchangeFailed::NoAnswer { address, cause };
+    let no_answer =
+        move |cause: Box<dyn std::error::Error + Send + Sync>| ExchangeFailed::NoAnswer { address, cause };
     let work = async {
         let stream = endpoint
             .network
@@ -91,10 +92,12 @@ pub async fn exchange(
 }
 
 fn request(endpoint: &Endpoint, method: Method, path: &str, body: Option<Vec<u8>>) -> Request<Full<Bytes>> {
-    let mut request = Request::builder().method(method).uri(path).header("host", endpoint.address.to_string());
+    let mut request =
+        Request::builder().method(method).uri(path).header("host", endpoint.address.to_string());
     if let Some(credential) = &endpoint.credential {
-        let mut value = hyper::header::HeaderValue::try_from(format!("Bearer {}", credential.expose_secret()))
-            .expect("credentials are printable ASCII");
+        let mut value =
+            hyper::header::HeaderValue::try_from(format!("Bearer {}", credential.expose_secret()))
+                .expect("credentials are printable ASCII");
         value.set_sensitive(true);
         request = request.header("authorization", value);
     }
