@@ -15,7 +15,7 @@ use seam::{Clock, Disk, Privacy, Wall};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber, info};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::Context;
@@ -96,6 +96,8 @@ impl LogSink {
             }
         }
         sink.prune().await;
+        let (path, days) = (sink.file(), BACKUP_AGE.as_secs() / (24 * 3600));
+        info!(path = %path.display(), file_bytes = FILE_BYTES, backups = BACKUPS, days, "log file bounded");
         sink
     }
 

@@ -26,7 +26,8 @@ impl Scenario for BackendKilledInMidTurn {
     fn plan(&self, streams: &Streams) -> Plan {
         let mut faults = streams.stream("faults");
         let plan = Plan::calm(&mut faults).knob("sessions", faults.between(1, 4));
-        story::with_kill(plan, &mut faults, 1)
+        let plan = story::with_kill(plan, &mut faults, 1);
+        story::with_trouble(plan, &mut faults)
     }
 
     fn run(&self, director: Director) -> Played {

@@ -24,7 +24,8 @@ impl Scenario for GracefulShutdown {
 
     fn plan(&self, streams: &Streams) -> Plan {
         let mut faults = streams.stream("faults");
-        Plan::calm(&mut faults).knob("sessions", faults.between(1, 4))
+        let plan = Plan::calm(&mut faults).knob("sessions", faults.between(1, 4));
+        story::with_trouble(plan, &mut faults)
     }
 
     fn run(&self, director: Director) -> Played {

@@ -3,6 +3,7 @@
 mod backend_killed;
 mod graceful_shutdown;
 mod installation;
+mod other_instance;
 mod story;
 mod two_kills;
 mod user;
@@ -14,9 +15,15 @@ use crate::scenario::Scenario;
 pub use backend_killed::BackendKilledInMidTurn;
 pub use graceful_shutdown::GracefulShutdown;
 pub use installation::Installation;
+pub use other_instance::OtherInstance;
 pub use two_kills::TwoKillsInARow;
 
 /// All scenarios, in the order in which they run.
 pub fn all() -> Vec<Arc<dyn Scenario>> {
-    vec![Arc::new(BackendKilledInMidTurn), Arc::new(GracefulShutdown), Arc::new(TwoKillsInARow)]
+    vec![
+        Arc::new(BackendKilledInMidTurn),
+        Arc::new(GracefulShutdown),
+        Arc::new(TwoKillsInARow),
+        Arc::new(OtherInstance),
+    ]
 }

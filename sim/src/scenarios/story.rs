@@ -31,6 +31,26 @@ pub(super) fn with_kill(plan: Plan, faults: &mut Rng, life: u32) -> Plan {
     plan.with(Fault::Kill { process, life, effect, side })
 }
 
+/// Now and then something else goes wrong beside the end of a backend: answers come late or not at all.
+pub(super) fn with_trouble(mut plan: Plan, faults: &mut Rng) -> Plan {
+    let backend = || "backend-recovery".to_owned();
+    if faults.chance(1, 4) {
+        let from_ms = faults.between(0, 3000);
+        let process = faults.pick(&["controld", "backend-recovery", "scripted-agent"]);
+        let (to_ms, delay_ms) = (from_ms + faults.between(100, 2000), faults.between(20, 400));
+        plan = plan.with(Fault::Slow { process: (*process).to_owned(), from_ms, to_ms, delay_ms });
+    }
+    if faults.chance(1, 4) {
+        let (life, connect) = (u32::from(faults.chance(1, 2)) + 1, faults.between(3, 14));
+        plan = plan.with(Fault::LostReply { process: backend(), life, connect });
+    }
+    if faults.chance(1, 4) {
+        let (life, connect) = (u32::from(faults.chance(1, 2)) + 1, faults.between(3, 14));
+        plan = plan.with(Fault::ConnectRefused { process: backend(), life, connect });
+    }
+    plan
+}
+
 /// Arranges sessions in mid-turn, lets the backend end `ends` times, heals, and requires that every session is whole.
 pub(super) async fn play(director: &Director, end: End, ends: u64) -> Result<(), Violation> {
     let installation = Installation::lay_out(director);
@@ -71,6 +91,7 @@ async fn users(
             director.sleep(Duration::from_millis(300)).await;
         }
     }
+    users[0].note_status().await?;
     for (user, opened) in users.iter().zip(&opened) {
         settled(director, installation, user, opened).await?;
     }
@@ -168,8 +189,8 @@ fn mark_states(director: &Director) {
     }
 }
 
-/// About the number of effects that a backend has in its first life before its sessions' turns end.
-const FIRST_LIFE_EFFECTS: u64 = 400;
+/// A little more than the effects that a backend with four sessions has until their turns end (700 to 900).
+const FIRST_LIFE_EFFECTS: u64 = 900;
 
-/// About the number of effects from a backend's start to the end of its recovery, and a little more.
+/// A little more than the effects from a backend's start to the end of its recovery (80 with four sessions).
 const RECOVERY_EFFECTS: u64 = 150;

@@ -32,7 +32,8 @@ impl Scenario for TwoKillsInARow {
         let mut faults = streams.stream("faults");
         let plan = Plan::calm(&mut faults).knob("sessions", faults.between(1, 4));
         let plan = story::with_kill(plan, &mut faults, 1);
-        story::with_kill(plan, &mut faults, 2)
+        let plan = story::with_kill(plan, &mut faults, 2);
+        story::with_trouble(plan, &mut faults)
     }
 
     fn run(&self, director: Director) -> Played {

@@ -93,6 +93,22 @@ impl<'a> User<'a> {
         Err(Violation::new("converges", "S-001.2", "a prompt is delivered in the end", "it never was"))
     }
 
+    /// Puts what an operator sees of the control server into the trace.
+    pub(super) async fn note_status(&self) -> Result<(), Violation> {
+        let status = self
+            .ask("the status is read", async |client| match client.status().await {
+                Ok(status) if status.server.is_some() => Asked::Got(status),
+                Ok(_) => Asked::Again("no control server yet".to_owned()),
+                Err(failed) => again_if_retryable(failed),
+            })
+            .await?;
+        let server = status.server.expect("only a status with a server is taken");
+        let adoption = status.adoption.unwrap_or_default();
+        let told = [("log", server.log), ("origin", server.origin), ("adoption", adoption)];
+        self.director.note("status", told);
+        Ok(())
+    }
+
     /// Waits until the transcript holds as much as the session's agent has said (an outcome may be shown before the
     /// events of its turn have arrived, ruling 14), then puts it into the trace, entry by entry, where the invariants
     /// compare it.
