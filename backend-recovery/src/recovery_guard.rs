@@ -162,12 +162,15 @@ impl ExecutionStore {
         self.slots.contains_key(session)
     }
 
-    /// Whether the session is tracked.
-    pub(crate) fn tracked(&self, session: &SessionId) -> Option<&Execution> {
-        match self.slots.get(session) {
-            Some(Slot::Tracked(execution)) => Some(execution),
-            _ => None,
-        }
+    /// Every tracked session, with the permission requests that wait for an answer.
+    pub(crate) fn permissions_of_tracked(&self) -> BTreeMap<SessionId, Vec<PermissionId>> {
+        let tracked = self.slots.iter().filter_map(|(session, slot)| match slot {
+            Slot::Tracked(execution) => {
+                Some((session.clone(), execution.permissions.iter().cloned().collect()))
+            }
+            Slot::Guarded(_) | Slot::Launching => None,
+        });
+        tracked.collect()
     }
 
     /// Notes permission requests that were opened and ended, if this still is that execution.
@@ -306,7 +309,7 @@ mod tests {
         let second = store.publish(&session(), InstanceId::new("i-2"));
         assert!(!store.remove(&session(), first.epoch));
         store.note_permissions(&session(), first.epoch, &[PermissionId::new("p-1")], &[]);
-        let tracked = store.tracked(&session()).unwrap();
+        let tracked = store.execution(&session()).unwrap();
         assert_eq!((tracked.epoch, tracked.permissions.len()), (second.epoch, 0));
     }
 }

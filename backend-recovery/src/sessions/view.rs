@@ -1,40 +1,43 @@
 //! What users see of sessions.
 
-use wire::SessionId;
+use std::collections::BTreeMap;
+
+use wire::{PermissionId, SessionId};
 
 use crate::api::{RefusalCode, Refused, SessionList, SessionState, SessionView};
 use crate::backend::Backend;
-use crate::store::SessionRow;
+use crate::store::Picture;
 
 /// One session.
 pub(crate) async fn view(backend: &Backend, session: &SessionId) -> Result<SessionView, Refused> {
-    match backend.store.session(session).await? {
-        Some(row) => complete(backend, row).await,
+    match pictures(backend, Some(session.clone())).await?.pop() {
+        Some(view) => Ok(view),
         None => Err(Refused::for_good(RefusalCode::UnknownSession, format!("there is no session {session}"))),
     }
 }
 
 /// Every session, oldest first.
 pub(crate) async fn list(backend: &Backend) -> Result<SessionList, Refused> {
-    let mut sessions = Vec::new();
-    for row in backend.store.sessions().await? {
-        sessions.push(complete(backend, row).await?);
-    }
-    Ok(SessionList { sessions })
+    Ok(SessionList { sessions: pictures(backend, None).await? })
 }
 
-async fn complete(backend: &Backend, row: SessionRow) -> Result<SessionView, Refused> {
-    let record = backend.store.executor_record(&row.session).await?;
-    let turn = backend.store.newest_turn(&row.session).await?;
-    let (tracked, permissions) = match backend.executions().tracked(&row.session) {
-        Some(execution) => (true, execution.permissions.iter().cloned().collect()),
-        None => (false, Vec::new()),
-    };
+async fn pictures(backend: &Backend, of: Option<SessionId>) -> Result<Vec<SessionView>, Refused> {
+    // Looked at before the store: what is published has been made durable, so whoever is shown as tracked is shown
+    // with the record that it was tracked by.
+    let tracked = backend.executions().permissions_of_tracked();
+    let pictures = backend.store.pictures(of).await?;
+    Ok(pictures.into_iter().map(|picture| complete(picture, &tracked)).collect())
+}
+
+fn complete(picture: Picture, tracked: &BTreeMap<SessionId, Vec<PermissionId>>) -> SessionView {
+    let Picture { row, record, turn } = picture;
+    let permissions = tracked.get(&row.session);
+    let (tracked, permissions) = (permissions.is_some(), permissions.cloned().unwrap_or_default());
     let (instance, agent) = match record {
         Some(record) => (Some(record.execution), record.agent),
         None => (None, None),
     };
-    Ok(SessionView {
+    SessionView {
         session: row.session,
         task: row.task,
         task_state: row.task_state,
@@ -48,5 +51,5 @@ async fn complete(backend: &Backend, row: SessionRow) -> Result<SessionView, Ref
         tracked,
         permissions,
         turn,
-    })
+    }
 }

@@ -1,7 +1,7 @@
 //! Executor records: which execution works for which session, written before the control server is asked for it.
 //! The live ones of the standalone runtime are the recovery inventory.
 
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 use wire::{InstanceId, ProcessRef, ServerIdentity, SessionId};
 
 use super::sessions::{AT_WORK, move_session};
@@ -34,6 +34,15 @@ pub(crate) struct InventoryRow {
     pub(crate) state: Option<SessionState>,
     /// From the durable session; unreadable counts as not passthrough (S-005.3).
     pub(crate) passthrough: bool,
+}
+
+/// The record of one session.
+pub(super) fn record_of(
+    db: &Transaction<'_>,
+    session: &SessionId,
+) -> rusqlite::Result<Option<ExecutorRecord>> {
+    let query = format!("SELECT {COLUMNS} FROM executor_records e WHERE e.session = ?1");
+    db.query_row(&query, params![session.as_str()], record).optional()
 }
 
 impl Store {
@@ -98,11 +107,7 @@ impl Store {
         session: &SessionId,
     ) -> Result<Option<ExecutorRecord>, StoreFailed> {
         let session = session.clone();
-        self.transaction("read the executor record", move |db| {
-            let query = format!("SELECT {COLUMNS} FROM executor_records e WHERE e.session = ?1");
-            db.query_row(&query, params![session.as_str()], record).optional()
-        })
-        .await
+        self.transaction("read the executor record", move |db| record_of(db, &session)).await
     }
 
     /// Every live record with its session's state, terminal ones too: the caller separates them.

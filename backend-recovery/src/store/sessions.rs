@@ -3,8 +3,10 @@
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 use wire::SessionId;
 
+use super::executor_records::{ExecutorRecord, record_of};
+use super::turns::newest_turn;
 use super::{Store, StoreFailed, int};
-use crate::api::{SessionState, TaskState};
+use crate::api::{SessionState, TaskState, TurnView};
 
 /// One durable session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,14 @@ pub(crate) struct SessionRow {
     pub(crate) directory: String,
     pub(crate) provider_session: Option<String>,
     pub(crate) failure: Option<String>,
+}
+
+/// Everything durable that a user sees of one session, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    pub(crate) row: SessionRow,
+    pub(crate) record: Option<ExecutorRecord>,
+    pub(crate) turn: Option<TurnView>,
 }
 
 /// What a new session is made from.
@@ -63,20 +73,20 @@ impl Store {
         .await
     }
 
-    /// One session.
-    pub(crate) async fn session(&self, id: &SessionId) -> Result<Option<SessionRow>, StoreFailed> {
-        let id = id.clone();
-        self.transaction("read the session", move |db| {
-            db.query_row(&format!("{SELECT} WHERE s.id = ?1"), params![id.as_str()], row).optional()
-        })
-        .await
-    }
-
-    /// Every session, oldest first.
-    pub(crate) async fn sessions(&self) -> Result<Vec<SessionRow>, StoreFailed> {
-        self.transaction("list the sessions", |db| {
-            let mut statement = db.prepare(&format!("{SELECT} ORDER BY s.number"))?;
-            statement.query_map([], row)?.collect()
+    /// One session, or every one, oldest first, each with its execution and its newest turn as they were at one
+    /// moment: parts that were read one after another would tell of a session that never was.
+    pub(crate) async fn pictures(&self, of: Option<SessionId>) -> Result<Vec<Picture>, StoreFailed> {
+        self.transaction("read the sessions", move |db| {
+            let mut statement =
+                db.prepare(&format!("{SELECT} WHERE ?1 IS NULL OR s.id = ?1 ORDER BY s.number"))?;
+            let rows = statement.query_map(params![of.as_ref().map(SessionId::as_str)], row)?;
+            rows.map(|row| {
+                let row = row?;
+                let record = record_of(db, &row.session)?;
+                let turn = newest_turn(db, &row.session)?;
+                Ok(Picture { row, record, turn })
+            })
+            .collect()
         })
         .await
     }

@@ -174,17 +174,12 @@ impl Store {
         self.transaction("read the turn", move |db| Ok(turn_and_session(db, &key)?.map(|(_, view)| view)))
             .await
     }
+}
 
-    /// The newest turn of a session.
-    pub(crate) async fn newest_turn(&self, session: &SessionId) -> Result<Option<TurnView>, StoreFailed> {
-        let session = session.clone();
-        self.transaction("read the newest turn", move |db| {
-            let query =
-                format!("SELECT {COLUMNS} FROM turns WHERE session = ?1 ORDER BY number DESC LIMIT 1");
-            db.query_row(&query, params![session.as_str()], view).optional()
-        })
-        .await
-    }
+/// The newest turn of a session.
+pub(super) fn newest_turn(db: &Transaction<'_>, session: &SessionId) -> rusqlite::Result<Option<TurnView>> {
+    let query = format!("SELECT {COLUMNS} FROM turns WHERE session = ?1 ORDER BY number DESC LIMIT 1");
+    db.query_row(&query, params![session.as_str()], view).optional()
 }
 
 /// Applies one outcome: the first one wins (S-004.4). An outcome of a turn that this store does not know, or of
@@ -382,7 +377,7 @@ mod tests {
     }
 
     fn session_state(store: &Store) -> SessionState {
-        now(store.session(&session())).unwrap().unwrap().state.unwrap()
+        now(store.pictures(Some(session()))).unwrap()[0].row.state.unwrap()
     }
 
     #[test]
