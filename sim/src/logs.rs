@@ -31,7 +31,7 @@ impl Subscriber for Routing {
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let root = metadata.target().split("::").next().unwrap_or_default();
-        metadata.is_event() && *metadata.level() <= Level::INFO && OURS.contains(&root)
+        metadata.is_event() && OURS.contains(&root)
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {

@@ -3,8 +3,12 @@
 use crate::observer::{Observer, Violation, WorldView};
 use crate::trace::Line;
 
-/// Has no model: every retained event tells how many there are and how many there may be.
-pub(super) struct Bounded;
+/// Every retained event tells how many there are and how many there may be.
+#[derive(Default)]
+pub(super) struct Bounded {
+    retained: u64,
+    said: u64,
+}
 
 impl Observer for Bounded {
     fn id(&self) -> &'static str {
@@ -12,9 +16,11 @@ impl Observer for Bounded {
     }
 
     fn line(&mut self, line: &Line, _world: &WorldView<'_>) -> Result<(), Violation> {
+        self.said += u64::from(line.logged("scripted-agent", "agent said"));
         if !line.logged("controld", "event retained") {
             return Ok(());
         }
+        self.retained += 1;
         let number = |field: &str| line.field(field).parse::<u64>().unwrap_or(u64::MAX);
         let (retained, limit) = (number("retained_events"), number("limit"));
         if retained <= limit && limit < u64::MAX {
@@ -25,6 +31,20 @@ impl Observer for Bounded {
             "S-001.6",
             format!("instance {} keeps at most {limit} events", line.field("instance")),
             format!("{} are kept", line.field("retained_events")),
+        ))
+    }
+
+    fn end(&mut self, _world: &WorldView<'_>) -> Result<(), Violation> {
+        if self.retained >= self.said {
+            return Ok(());
+        }
+        // Without the lines that it reads, this invariant would hold whatever happened.
+        let seen = format!("{} were seen to be retained", self.retained);
+        Err(Violation::new(
+            "bounded",
+            "S-001.6",
+            format!("{} events were said and retained", self.said),
+            seen,
         ))
     }
 }

@@ -17,6 +17,7 @@ pub(super) struct Conservation {
     reading: BTreeMap<String, Vec<String>>,
     /// By instance: the newest place that a backend has stored.
     stored: BTreeMap<String, u64>,
+    acknowledgements: u64,
 }
 
 impl Observer for Conservation {
@@ -33,7 +34,10 @@ impl Observer for Conservation {
             (Kind::Log, "backend-recovery", "events stored") => self.store(line, "last_seq"),
             // What a backend asks after is what it found stored.
             (Kind::Log, "backend-recovery", "event stream attached") => self.store(line, "after"),
-            (Kind::Log, "controld", "event acknowledged") => return self.acknowledge(line),
+            (Kind::Log, "controld", "event acknowledged") => {
+                self.acknowledgements += 1;
+                return self.acknowledge(line);
+            }
             (Kind::Note, _, "transcript chunk") => {
                 self.reading.entry(session()).or_default().push(line.field("text").to_owned());
             }
@@ -41,6 +45,14 @@ impl Observer for Conservation {
             _ => {}
         }
         Ok(())
+    }
+
+    fn end(&mut self, _world: &WorldView<'_>) -> Result<(), Violation> {
+        if self.acknowledgements > 0 || self.stored.is_empty() {
+            return Ok(());
+        }
+        // Without the lines that it reads, half of this invariant would hold whatever happened.
+        Err(violation("what is stored is acknowledged".to_owned(), "no acknowledgement was seen".to_owned()))
     }
 }
 

@@ -15,6 +15,6 @@ pub fn all() -> Vec<Box<dyn Observer>> {
         Box::<outcome_once::OutcomeOnce>::default(),
         Box::new(one_agent::OneAgent),
         Box::new(worktree_untouched::WorktreeUntouched),
-        Box::new(bounded::Bounded),
+        Box::<bounded::Bounded>::default(),
     ]
 }
