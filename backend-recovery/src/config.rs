@@ -59,7 +59,10 @@ pub struct Profile {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigRefused {
     /// The file cannot be read.
-    #[error("configuration file {path} cannot be read", path = path.display())]
+    #[error(
+        "configuration file {path} cannot be read: repair or remove it, or name another with --config",
+        path = path.display()
+    )]
     Unreadable {
         /// Which.
         path: PathBuf,
@@ -68,10 +71,16 @@ pub enum ConfigRefused {
         cause: std::io::Error,
     },
     /// The file is not TOML.
-    #[error("configuration file {path} is not valid TOML: {message}", path = path.display())]
+    #[error(
+        "configuration file {path} is not valid TOML in line {line}: {message}; repair it, or name another with \
+         --config",
+        path = path.display()
+    )]
     NotToml {
         /// Which.
         path: PathBuf,
+        /// Where, from 1. The line itself is not shown: a profile's environment may hold keys of providers.
+        line: usize,
         /// What the parser says.
         message: String,
     },
@@ -111,7 +120,7 @@ impl Config {
         };
         let table = match disk.read(&path, FILE_LIMIT).await {
             Ok(bytes) => parse_file(&path, &bytes)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Table::new(),
+            Err(error) if is_absent(&error) && !named => Table::new(),
             Err(cause) => return Err(ConfigRefused::Unreadable { path, cause }),
         };
         Self::from_parts(table, environment)
@@ -357,9 +366,21 @@ fn profile_refused(origin: &str, value: &Value, rule: &str) -> ConfigRefused {
 }
 
 fn parse_file(path: &std::path::Path, bytes: &[u8]) -> Result<Table, ConfigRefused> {
-    let not_toml = |message: String| ConfigRefused::NotToml { path: path.to_owned(), message };
-    let text = str::from_utf8(bytes).map_err(|error| not_toml(error.to_string()))?;
-    text.parse::<Table>().map_err(|error| not_toml(error.message().to_owned()))
+    let not_toml = |message: String, at: usize| {
+        let line = 1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count();
+        ConfigRefused::NotToml { path: path.to_owned(), line, message }
+    };
+    let text =
+        str::from_utf8(bytes).map_err(|error| not_toml("it is not UTF-8".to_owned(), error.valid_up_to()))?;
+    text.parse::<Table>().map_err(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        not_toml(message, error.span().map_or(0, |span| span.start))
+    })
+}
+
+/// No file, or no home that could hold one: what is wrong with the home is told by whoever needs it.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
 /// The home that these settings name: an explicit one, `KANDEV_HOME_DIR`, or `~/.kandev`.

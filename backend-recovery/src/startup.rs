@@ -36,7 +36,8 @@ pub(crate) enum ServeFailed {
     #[error(transparent)]
     Open(#[from] OpenFailed),
     #[error(
-        "server.listen = {address}: nobody else may listen there, and it must be an address of this host"
+        "{address} cannot be listened on for users: end whoever listens there, or name another address of this \
+         host with server.listen or KANDEV_SERVER_LISTEN"
     )]
     Listen {
         address: std::net::SocketAddr,

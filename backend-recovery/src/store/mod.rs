@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use seam::{Blocking, Disk, block};
 
 pub(crate) use executor_records::{ExecutorRecord, InventoryRow};
-pub(crate) use sessions::{NewSession, SessionRow};
+pub(crate) use sessions::{NewSession, Picture};
 pub(crate) use turns::{Applied, Begun};
 
 /// The backend's durable store. Cheap to clone.
@@ -117,13 +117,10 @@ impl Store {
 fn open(path: &Path, vfs: Option<&str>) -> Result<Connection, OpenFailed> {
     let failed = |cause: rusqlite::Error| {
         let path = path.to_owned();
-        match cause.sqlite_error_code() {
-            Some(
-                rusqlite::ErrorCode::DiskFull
-                | rusqlite::ErrorCode::ReadOnly
-                | rusqlite::ErrorCode::PermissionDenied,
-            ) => OpenFailed::NotWritable { path, cause },
-            _ => OpenFailed::Unreadable { path, cause },
+        if is_about_writing(&cause) {
+            OpenFailed::NotWritable { path, cause }
+        } else {
+            OpenFailed::Unreadable { path, cause }
         }
     };
     let flags =
@@ -149,6 +146,21 @@ fn open(path: &Path, vfs: Option<&str>) -> Result<Connection, OpenFailed> {
             Err(OpenFailed::Newer { path: path.to_owned(), found, known: schema::KNOWN })
         }
     }
+}
+
+/// Whether the store was refused for what is around it, not for what is in it.
+fn is_about_writing(cause: &rusqlite::Error) -> bool {
+    use rusqlite::{ErrorCode, ffi};
+    let writing = [
+        ffi::SQLITE_IOERR_WRITE,
+        ffi::SQLITE_IOERR_FSYNC,
+        ffi::SQLITE_IOERR_DIR_FSYNC,
+        ffi::SQLITE_IOERR_TRUNCATE,
+    ];
+    let extended = cause.sqlite_error().map(|error| error.extended_code);
+    let code = cause.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DiskFull | ErrorCode::ReadOnly | ErrorCode::PermissionDenied))
+        || extended.is_some_and(|extended| writing.contains(&extended))
 }
 
 /// Some pragmas answer with a row and some do not.
