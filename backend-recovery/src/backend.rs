@@ -295,6 +295,9 @@ pub(crate) const SESSION_MARKER: &str = "KANDEV_SESSION_ID";
 pub(crate) const TASK_MARKER: &str = "KANDEV_TASK_ID";
 pub(crate) const RUN_MARKER: &str = "KANDEV_RUN_ID";
 
+/// The control server's own mark on an agent and everything below it.
+pub(crate) const INSTANCE_MARKER: &str = "KANDEV_INSTANCE_MARK";
+
 /// 64 bits: ids of one installation do not meet within its lifetime, and still fit a log line.
 const ID_BYTES: usize = 8;
 

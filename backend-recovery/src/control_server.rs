@@ -17,7 +17,8 @@ use wire::IdentityAnswer;
 
 use crate::adoption::lacking;
 use crate::backend::{
-    Backend, Origin, RUN_MARKER, SESSION_MARKER, ServerInUse, ServerProcess, TASK_MARKER, chain,
+    Backend, INSTANCE_MARKER, Origin, RUN_MARKER, SESSION_MARKER, ServerInUse, ServerProcess, TASK_MARKER,
+    chain,
 };
 use crate::control_server_record::{ControlServerRecord, secret_name};
 use crate::ports;
@@ -207,8 +208,9 @@ fn spawn_request(
         args.push("--until-stdin-closes".to_owned());
     }
     let mut env = backend.seams.host.environment();
-    // A backend that itself runs below an agent must not mark its own server as that agent's.
-    for marker in [SESSION_MARKER, TASK_MARKER, RUN_MARKER] {
+    // A backend that itself runs below an agent must not mark its own server as that agent's: whoever stops that
+    // agent ends everything that carries its marks.
+    for marker in [SESSION_MARKER, TASK_MARKER, RUN_MARKER, INSTANCE_MARKER] {
         env.remove(marker);
     }
     env.extend(backend.config.passed_through.clone());
