@@ -223,6 +223,7 @@ impl Follower<'_> {
             }
         }
         let failure = status.failure.unwrap_or_else(|| "the agent ended by itself".to_owned());
+        let failure = self.with_way_out(failure).await;
         warn!(session = %self.session, instance = %self.execution.instance, failure, "agent ended by itself");
         let retries = self.backend.config.read_retries;
         stop_and_see_gone(&*self.backend.seams.clock, &server.client, &self.execution.instance, retries)
@@ -230,6 +231,19 @@ impl Follower<'_> {
             .map_err(|failed| Detached::Broken(chain(&failed)))?;
         self.end(SessionState::Failed, TurnState::Failed, failure).await?;
         Err(Detached::Ended)
+    }
+
+    /// An agent that never took a prompt is mostly a wrong command: the text then says where that is written.
+    async fn with_way_out(&self, failure: String) -> String {
+        match super::view(self.backend, self.session).await {
+            Ok(view) if view.state == SessionState::Starting => format!(
+                "{failure}; profiles.{}.command in the configuration must name a program that speaks the Agent \
+                 Client Protocol on its standard streams",
+                view.profile
+            ),
+            // What cannot be looked up is told as it is.
+            Ok(_) | Err(_) => failure,
+        }
     }
 
     async fn gone(&self) {
