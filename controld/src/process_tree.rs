@@ -6,10 +6,12 @@
 //!                            +-- leader and marked ones gone ------+---> not gone within the budget: given up
 //! ```
 //!
+//! Marked processes that are seen during the grace are asked to end, too: they left the group and did not hear it.
 //! A child that leaves the group keeps its environment, and with it the mark; one that clears its environment stays
 //! in the group. "Gone" means all of: the leader was reaped, no process carries the mark, the group is empty. What
 //! cannot be read counts as not gone. Pipes are never waited for: a descendant may hold them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use seam::{Exit, Monotonic, ProcessIdentity, Seams, Signal, Target, within};
@@ -24,6 +26,8 @@ pub(crate) struct TreeStop {
     kill_from: Monotonic,
     give_up_at: Monotonic,
     terminated: bool,
+    /// The marked processes that were asked to end, each once.
+    asked: BTreeSet<ProcessIdentity>,
 }
 
 /// What is known about the tree.
@@ -44,6 +48,8 @@ pub(crate) enum TreeEffect {
     TerminateGroup,
     /// End the group.
     KillGroup,
+    /// Ask one process to end that may have left the group.
+    Terminate(ProcessIdentity),
     /// End one process that may have left the group.
     Kill(ProcessIdentity),
     /// Look again at this time, or when the leader exits.
@@ -66,7 +72,12 @@ pub(crate) enum TreeStopped {
 impl TreeStop {
     /// A stop that begins now.
     pub(crate) fn new(now: Monotonic) -> Self {
-        Self { kill_from: now.after(GRACE), give_up_at: now.after(STOP_BUDGET), terminated: false }
+        Self {
+            kill_from: now.after(GRACE),
+            give_up_at: now.after(STOP_BUDGET),
+            terminated: false,
+            asked: BTreeSet::new(),
+        }
     }
 
     /// Whether the marked processes are worth looking for: reading every process's environment is not cheap.
@@ -90,10 +101,11 @@ impl TreeStop {
                 vec![TreeEffect::KillGroup, again]
             };
         }
-        if now < self.kill_from {
-            return vec![again];
-        }
         let marked = seen.marked.clone().unwrap_or_default();
+        if now < self.kill_from {
+            let unasked = marked.into_iter().filter(|process| self.asked.insert(process.clone()));
+            return unasked.map(TreeEffect::Terminate).chain([again]).collect();
+        }
         if now >= self.give_up_at {
             return vec![TreeEffect::GiveUp(marked)];
         }
@@ -121,7 +133,8 @@ pub(crate) async fn stop_tree(
                     seen.group_empty = !signal_group(seams, leader, Signal::Terminate).await
                 }
                 TreeEffect::KillGroup => seen.group_empty = !signal_group(seams, leader, Signal::Kill).await,
-                TreeEffect::Kill(process) => kill(seams, process).await,
+                TreeEffect::Terminate(process) => signal(seams, process, Signal::Terminate).await,
+                TreeEffect::Kill(process) => signal(seams, process, Signal::Kill).await,
                 TreeEffect::LookAt(at) => {
                     look(seams, &mut seen, exit, at).await;
                     if stop.wants_marked(clock.monotonic(), seen.leader_gone) {
@@ -164,10 +177,10 @@ async fn signal_group(seams: &Seams, leader: &ProcessIdentity, signal: Signal) -
     }
 }
 
-async fn kill(seams: &Seams, process: ProcessIdentity) {
+async fn signal(seams: &Seams, process: ProcessIdentity, signal: Signal) {
     let target = Target::Process(process.clone());
-    if let Err(error) = seams.processes.signal(target, Signal::Kill).await {
-        warn!(%process, %error, "descendant could not be killed");
+    if let Err(error) = seams.processes.signal(target, signal).await {
+        warn!(%process, ?signal, %error, "descendant could not be signalled");
     }
 }
 
@@ -233,7 +246,11 @@ mod tests {
     #[test]
     fn a_descendant_gets_the_grace_too_and_is_killed_after_it() {
         let mut stop = started();
-        assert_eq!(vec![TreeEffect::LookAt(at(300))], stop.handle(at(200), &seen(true, true, &[9])));
+        assert_eq!(
+            vec![TreeEffect::Terminate(process(9)), TreeEffect::LookAt(at(300))],
+            stop.handle(at(200), &seen(true, true, &[9]))
+        );
+        assert_eq!(vec![TreeEffect::LookAt(at(400))], stop.handle(at(300), &seen(true, true, &[9])));
         let killed = stop.handle(at(3000), &seen(true, true, &[9]));
         assert_eq!(
             vec![TreeEffect::KillGroup, TreeEffect::Kill(process(9)), TreeEffect::LookAt(at(3100))],
