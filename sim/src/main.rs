@@ -53,6 +53,9 @@ struct Run {
     /// How long fresh seeds are run, in seconds, when nothing else is asked for.
     #[arg(long, default_value_t = FRESH_SECONDS)]
     fresh: u64,
+    /// The first fresh seed, instead of another one every time; CI names its commit's.
+    #[arg(long)]
+    fresh_from: Option<u64>,
     /// Where the trace of a single seed is written.
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -109,7 +112,7 @@ fn run(arguments: &Run) -> Result<(), String> {
     if let Some(first) = chosen.first() {
         run_twice(first.name(), FIXED_SEEDS.0)?;
     }
-    let first = fresh_seed();
+    let first = arguments.fresh_from.unwrap_or_else(fresh_seed);
     let limit = Duration::from_secs(arguments.fresh);
     campaign.run("fresh seeds", jobs(&chosen, first..u64::MAX), Some(limit))?;
     campaign.end()
