@@ -62,6 +62,53 @@ fn with_the_capability_off_nothing_outlives_its_backend_however_it_ends() {
 }
 
 #[test]
+fn a_backend_that_ends_in_the_middle_of_its_start_leaves_nothing_with_the_capability_off() {
+    for moment in MOMENTS {
+        for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+            let stage = Stage::new().set("KANDEV_FEATURES_AGENT_SURVIVAL", "false");
+            let backend = stage.launch();
+            stage.until(moment, || backend.said().contains(moment).then_some(()));
+            processes::signal(backend.pid(), signal);
+            let (code, said) = backend.ended();
+            assert_eq!(if signal == Signal::KILL { -1 } else { 0 }, code, "{said}");
+            stage.nothing_left();
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_is_asked_to_end_in_the_middle_of_its_start_leaves_a_server_that_the_next_one_adopts() {
+    for moment in MOMENTS {
+        let stage = Stage::new();
+        let backend = stage.launch();
+        stage.until(moment, || backend.said().contains(moment).then_some(()));
+        assert_eq!(0, backend.terminate());
+        let left = stage.controld();
+        assert_eq!(left.into_iter().collect::<Vec<_>>(), stage.processes());
+        let next = stage.serve();
+        let adoption = if left.is_some() { "adopted" } else { "nothing_recorded" };
+        assert_eq!(adoption, next.recovered()["adoption"], "{moment}: {}", next.said());
+        assert_eq!(2, stage.processes().len(), "one server and one backend");
+        stage.ready_session();
+    }
+}
+
+#[test]
+fn a_backend_killed_in_the_middle_of_its_start_does_not_harm_the_next_one() {
+    for moment in MOMENTS {
+        let stage = Stage::new();
+        let backend = stage.launch();
+        stage.until(moment, || backend.said().contains(moment).then_some(()));
+        backend.kill();
+        let _next = stage.serve();
+        stage.ready_session();
+        let nonces = std::fs::read_dir(stage.home.join("run")).unwrap().flatten();
+        let nonces = nonces.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"nonce-"));
+        assert_eq!(0, nonces.count(), "{moment}: nobody uses the nonce of a start that was killed");
+    }
+}
+
+#[test]
 fn switching_the_capability_off_stops_the_survivor_of_an_earlier_launch() {
     let stage = Stage::new();
     let backend = stage.serve();
@@ -152,3 +199,7 @@ fn a_control_server_killed_while_no_backend_ran_leaves_no_agent_either() {
 fn long_turn() -> String {
     steps(json!([{ "say": "begun" }, { "permission": { "title": "go on?" } }, { "say": "done" }]))
 }
+
+/// Lines of the backend's log in the order of a start.
+const MOMENTS: [&str; 4] =
+    ["backend listening", "inventory read", "control server spawned", "control server started"];
