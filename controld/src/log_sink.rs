@@ -420,6 +420,10 @@ mod tests {
             unreachable!("a log is only appended to")
         }
 
+        fn canonical<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, io::Result<PathBuf>> {
+            unreachable!("a log is found by the path it was given")
+        }
+
         fn lock<'a>(&'a self, _: &'a Path, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Lock>, LockRefused>> {
             unreachable!("a log is not locked")
         }

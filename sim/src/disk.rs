@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use seam::{BoxFuture, Disk, EntryKind, FileEntry, Lock, LockRefused, Privacy};
@@ -214,6 +214,22 @@ impl DiskState {
         Ok(())
     }
 
+    /// There are no links here; what is left is to walk `.` and `..`, each step through a directory that exists.
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        let mut walked = PathBuf::from("/");
+        for step in path.components() {
+            match step {
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+                Component::ParentDir => drop(walked.pop()),
+                Component::Normal(name) => walked.push(name),
+            }
+            if !self.exists(&walked) {
+                return Err(self.missing(&walked));
+            }
+        }
+        Ok(walked)
+    }
+
     fn lock(&mut self, key: Key, path: &Path, note: &str) -> Result<u64, LockRefused> {
         if self.locks.contains_key(path) {
             let note = self.content(path).unwrap_or_default();
@@ -330,6 +346,10 @@ impl Disk for SimDisk {
                 disk.create_directory(path, privacy)
             }),
         )
+    }
+
+    fn canonical<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<PathBuf>> {
+        Box::pin(self.world.look(self.key, "disk.canonical", move |state| state.disk.canonical(path)))
     }
 
     fn lock<'a>(

@@ -535,6 +535,10 @@ impl Disk for Handle {
         Box::pin(async { Ok(()) })
     }
 
+    fn canonical<'a>(&'a self, _path: &'a Path) -> BoxFuture<'a, io::Result<PathBuf>> {
+        panic!("an agent resolves nothing")
+    }
+
     fn lock<'a>(
         &'a self,
         _path: &'a Path,

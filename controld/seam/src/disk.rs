@@ -106,6 +106,12 @@ pub trait Disk: Send + Sync + 'static {
     /// `PermissionDenied`, `NotADirectory`, `StorageFull`.
     fn create_directory<'a>(&'a self, path: &'a Path, privacy: Privacy) -> BoxFuture<'a, io::Result<()>>;
 
+    /// The one spelling of an existing path: absolute, without `.`, `..` or a link in it. A link and its target agree.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`.
+    fn canonical<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<PathBuf>>;
+
     /// Takes an exclusive advisory lock on the file (created if missing) without waiting, and writes `note` into
     /// it. No child inherits it (O-002.4).
     ///

@@ -80,6 +80,13 @@ impl Disk for RealDisk {
         }))
     }
 
+    fn canonical<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<PathBuf>> {
+        let path = path.to_owned();
+        Box::pin(off_thread(move || {
+            std::fs::canonicalize(&path).map_err(|error| cannot("resolve", path.display(), error))
+        }))
+    }
+
     fn lock<'a>(
         &'a self,
         path: &'a Path,

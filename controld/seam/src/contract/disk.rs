@@ -19,6 +19,7 @@ pub async fn disk(seams: &Seams, directory: &Path) {
         renames_and_removes(disk, &directory.join("rename")).await;
         lists(disk, &directory.join("list")).await;
         locks(disk, &directory.join("lock")).await;
+        has_one_spelling(disk, &directory.join("spelling")).await;
     })
     .await;
 }
@@ -145,6 +146,18 @@ async fn lists(disk: &dyn Disk, directory: &Path) {
         "sorted by path, one level"
     );
     assert_eq!(disk.list(&directory.join("a")).await.expect_err("a file").kind(), ErrorKind::NotADirectory);
+}
+
+async fn has_one_spelling(disk: &dyn Disk, directory: &Path) {
+    assert_eq!(disk.canonical(directory).await.expect_err("missing").kind(), ErrorKind::NotFound);
+    disk.create_directory(&directory.join("below"), Privacy::Owner).await.expect("created");
+    let canonical = disk.canonical(directory).await.expect("it is there");
+    assert!(canonical.is_absolute(), "{canonical:?}");
+    for spelling in [".", "below/..", "./below/../", "../spelling"] {
+        let other = disk.canonical(&directory.join(spelling)).await.expect("the same place");
+        assert_eq!(other, canonical, "{spelling}");
+    }
+    assert_eq!(disk.canonical(&canonical).await.expect("it is there"), canonical, "its own spelling");
 }
 
 async fn locks(disk: &dyn Disk, directory: &Path) {
