@@ -1,25 +1,37 @@
 //! Whether the recorded control server is ours: the gates in their order (O-001.2, O-001.3).
 //!
-//! A [`ProvenServer`] is made here alone; only with one can a survivor be enumerated, claimed or stopped. In this
-//! build the proof is that the server accepts the stored credential.
+//! ```text
+//!   recorded ── identity ──> secret loaded ── it proves first ──> ProvenServer ── rotate, two writes ──> AdoptedServer
+//! ```
+//!
+//! Only a [`ProvenServer`] can be rotated or shut down, and only an [`AdoptedServer`] can be enumerated or its instances
+//! stopped. A proven one is made from a verified proof alone; until then nothing that we hold is sent (O-001.10).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use secrecy::SecretString;
 use tracing::info;
 use wire::client::{CallFailed, ControlClient};
-use wire::{CAPABILITIES, IdentityAnswer, RefusalCode};
+use wire::proof::{Binding, Challenge, Proven};
+use wire::{CAPABILITIES, Credential, IdentityAnswer, RefusalCode, RotationId, ServerIdentity};
 
-use crate::backend::{Backend, Origin, ServerInUse, answered};
+use crate::backend::{Backend, Origin, ServerInUse, answered, chain};
 use crate::control_server_record::{ControlServerRecord, Recorded};
 use crate::refusal::AdoptionRefused;
 
-/// A server that passed identity and authentication.
+/// A server that passed identity and proof.
 pub(crate) struct ProvenServer {
     pub(crate) identity: IdentityAnswer,
     record: ControlServerRecord,
-    credential: SecretString,
+    client: ControlClient,
+}
+
+/// A server whose credential we replaced, with both durable writes done. Nobody else drives it.
+pub(crate) struct AdoptedServer {
+    pub(crate) identity: IdentityAnswer,
+    record: ControlServerRecord,
+    rotation: RotationId,
+    credential: Credential,
     client: ControlClient,
 }
 
@@ -56,23 +68,59 @@ impl Admission {
 }
 
 impl ProvenServer {
-    /// Calls bounded as recovery's reads are.
+    fn new(
+        proven: &Proven,
+        identity: IdentityAnswer,
+        record: ControlServerRecord,
+        credential: &Credential,
+        stranger: &ControlClient,
+    ) -> Self {
+        assert_eq!(*proven.server(), identity.server, "a proof is of the server that was identified");
+        Self { identity, record, client: stranger.with_credential(credential.to_text()) }
+    }
+
+    /// Calls with the recorded credential, bounded as recovery's reads are.
     pub(crate) fn client(&self) -> &ControlClient {
         &self.client
     }
 
-    /// The server for ordinary work.
-    pub(crate) fn in_use(&self, backend: &Backend) -> ServerInUse {
-        backend.server_in_use(self.record.endpoint, self.credential.clone(), &self.identity, Origin::Adopted)
-    }
-
-    /// The record as it is after adoption: with the capability set that was seen now (O-004.5).
-    pub(crate) fn record(&self) -> ControlServerRecord {
+    /// The record as it is after adoption: with the replacement's name, and what was seen now (O-004.5).
+    pub(crate) fn record_with(&self, secret: String) -> ControlServerRecord {
         ControlServerRecord {
+            secret,
             capabilities: self.identity.capabilities.clone(),
             unowned_period_ms: self.identity.unowned_period_ms,
             ..self.record.clone()
         }
+    }
+}
+
+impl AdoptedServer {
+    /// After both durable writes of this rotation.
+    pub(crate) fn new(
+        backend: &Backend,
+        proven: ProvenServer,
+        rotation: RotationId,
+        credential: Credential,
+        record: ControlServerRecord,
+    ) -> Self {
+        let client = backend.client(record.endpoint, Some(credential.to_text()), backend.config.read_timeout);
+        Self { identity: proven.identity, record, rotation, credential, client }
+    }
+
+    /// Calls with the newest credential, bounded as recovery's reads are.
+    pub(crate) fn client(&self) -> &ControlClient {
+        &self.client
+    }
+
+    /// Which rotation made it ours.
+    pub(crate) fn rotation(&self) -> RotationId {
+        self.rotation
+    }
+
+    /// The server for ordinary work.
+    pub(crate) fn in_use(&self, backend: &Backend) -> ServerInUse {
+        backend.server_in_use(self.record.endpoint, &self.credential, &self.identity, Origin::Adopted)
     }
 }
 
@@ -112,21 +160,58 @@ async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission
     if identity.server != record.identity || identity.capabilities.is_empty() {
         return Admission::Refused(AdoptionRefused::IdentityMismatch);
     }
-    let credential = match backend.seams.secrets.load(&record.secret).await.map(String::from_utf8) {
-        Ok(Ok(credential)) if is_credential(&credential) => SecretString::from(credential),
-        _ => return Admission::Refused(AdoptionRefused::CredentialUnavailable),
+    let secret = backend.seams.secrets.load(&record.secret).await.ok();
+    let text = secret.as_deref().and_then(|secret| str::from_utf8(secret).ok());
+    let Some(credential) = text.and_then(|text| Credential::parse(text).ok()) else {
+        return Admission::Refused(AdoptionRefused::CredentialUnavailable);
     };
-    let client = stranger.with_credential(credential.clone());
-    if let Err(failed) = answered(retries, || client.claim()).await {
-        return match failed.refusal() {
-            Some(RefusalCode::ShuttingDown) => Admission::ShuttingDown,
+    let proven = match prove(backend, &stranger, &identity.server, &credential).await {
+        Ok(proven) => proven,
+        Err(Unproven::ShuttingDown) => return Admission::ShuttingDown,
+        Err(Unproven::Failed(why)) => {
+            info!(server = %identity.server, why, "control server did not prove itself");
             // A matching identity with a wrong or silent proof is an authentication failure (ruling 7).
-            _ => Admission::Refused(AdoptionRefused::AuthenticationFailure),
-        };
-    }
+            return Admission::Refused(AdoptionRefused::AuthenticationFailure);
+        }
+    };
     let missing = lacking(&identity.capabilities);
-    let server = ProvenServer { identity, record, credential, client };
+    let server = ProvenServer::new(&proven, identity, record, &credential, &stranger);
     if missing.is_empty() { Admission::Proven(server) } else { Admission::Incompatible { server, missing } }
+}
+
+/// Why nothing was proved.
+enum Unproven {
+    ShuttingDown,
+    Failed(String),
+}
+
+/// The server goes first (O-001.10). Each attempt has a challenge of its own; what answers an earlier one is worthless.
+async fn prove(
+    backend: &Backend,
+    stranger: &ControlClient,
+    server: &ServerIdentity,
+    credential: &Credential,
+) -> Result<Proven, Unproven> {
+    let binding = Binding::new(backend.config.home.path(), server, stranger.endpoint().address);
+    let mut left = backend.config.read_retries;
+    loop {
+        let challenge = Challenge::fresh(&*backend.seams.entropy);
+        let failed = match stranger.prove(&challenge).await {
+            Ok(answer) => {
+                return challenge
+                    .verify(&answer, credential, binding)
+                    .map_err(|failed| Unproven::Failed(failed.to_string()));
+            }
+            Err(failed) => failed,
+        };
+        if failed.refusal() == Some(RefusalCode::ShuttingDown) {
+            return Err(Unproven::ShuttingDown);
+        }
+        if !failed.is_no_answer() || left == 0 {
+            return Err(Unproven::Failed(chain(&failed)));
+        }
+        left -= 1;
+    }
 }
 
 fn unidentified(failed: &CallFailed) -> Admission {
@@ -135,11 +220,6 @@ fn unidentified(failed: &CallFailed) -> Admission {
         _ if failed.is_no_answer() => Admission::Refused(AdoptionRefused::NoAnswer),
         _ => Admission::Refused(AdoptionRefused::IdentityMismatch),
     }
-}
-
-/// The client puts it into a header: anything but what the server issues is a damaged secret.
-fn is_credential(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// What this backend requires and the server does not advertise; sets, never versions (O-004.1).
@@ -158,11 +238,5 @@ mod tests {
         assert!(lacking(&advertised).is_empty());
         advertised.remove("instances");
         assert_eq!(lacking(&advertised), BTreeSet::from(["instances".to_owned()]));
-    }
-
-    #[test]
-    fn a_damaged_secret_never_reaches_a_header() {
-        assert!(is_credential("00ff"));
-        assert!(!is_credential("") && !is_credential("00\nff") && !is_credential("ключ"));
     }
 }

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use wire::client::{CallFailed, ControlClient};
 use wire::http::Endpoint;
-use wire::{IdentityAnswer, ServerIdentity};
+use wire::{Credential, IdentityAnswer, ServerIdentity};
 
 use crate::api::{Named, RefusalCode, Refused};
 use crate::config::Config;
@@ -203,12 +203,12 @@ impl Backend {
     pub(crate) fn server_in_use(
         &self,
         address: SocketAddr,
-        credential: SecretString,
+        credential: &Credential,
         identity: &IdentityAnswer,
         origin: Origin,
     ) -> ServerInUse {
         ServerInUse {
-            client: self.client(address, Some(credential), CALL_LIMIT),
+            client: self.client(address, Some(credential.to_text()), CALL_LIMIT),
             identity: identity.server.clone(),
             address,
             period: Duration::from_millis(identity.unowned_period_ms),
@@ -247,6 +247,10 @@ impl From<StoreFailed> for Refused {
 /// An answer that the control server did not give is an answer to our user too.
 pub(crate) fn refused_by_server(failed: &CallFailed) -> Refused {
     let message = chain(failed);
+    if failed.is_unauthorized() {
+        // Tried again it would be refused again; renewal lets go of everything that was driven (O-002.3).
+        return Refused::for_good(RefusalCode::ControlServerUnavailable, message);
+    }
     match failed.refusal() {
         Some(wire::RefusalCode::TurnOpen) => Refused::for_now(RefusalCode::TurnOpen, message),
         Some(wire::RefusalCode::NotReady) => Refused::for_now(RefusalCode::Starting, message),

@@ -13,7 +13,7 @@ use seam::{Child, ExitStatus, Privacy, Signal, SpawnRequest, Stdio, Target, rand
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use wire::IdentityAnswer;
+use wire::{Credential, IdentityAnswer, RotationId};
 
 use crate::adoption::lacking;
 use crate::backend::{
@@ -246,7 +246,7 @@ async fn admit_child(
         return Err(StartFailed::Incompatible { missing: missing.into_iter().collect() }.into());
     }
     record(backend, address, &identity, &credential).await?;
-    Ok(backend.server_in_use(address, credential, &identity, Origin::Started))
+    Ok(backend.server_in_use(address, &credential, &identity, Origin::Started))
 }
 
 /// Both durable writes, the secret first: a record never names a secret that is not there.
@@ -254,10 +254,11 @@ async fn record(
     backend: &Backend,
     address: SocketAddr,
     identity: &IdentityAnswer,
-    credential: &SecretString,
+    credential: &Credential,
 ) -> Result<(), StartFailed> {
-    let secret = secret_name(&identity.server);
-    backend.seams.secrets.store(&secret, credential.expose_secret().as_bytes()).await.map_err(|cause| {
+    let secret = secret_name(&identity.server, RotationId::HANDSHAKE);
+    let text = credential.to_text();
+    backend.seams.secrets.store(&secret, text.expose_secret().as_bytes()).await.map_err(|cause| {
         StartFailed::NotWritten { what: "the control server's credential", cause: cause.into() }
     })?;
     let record = ControlServerRecord {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use wire::ServerIdentity;
+use wire::{RotationId, ServerIdentity};
 
 use crate::store::{Store, StoreFailed};
 
@@ -54,9 +54,39 @@ impl ControlServerRecord {
     }
 }
 
-/// The name under which this server's credential is kept. The identity is opaque, names are not.
-pub(crate) fn secret_name(identity: &ServerIdentity) -> String {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+/// The name under which this server's credential of that rotation is kept: one name per credential, so that none is
+/// ever overwritten (ruling 5).
+pub(crate) fn secret_name(identity: &ServerIdentity, rotation: RotationId) -> String {
+    let server = secrets_of(identity);
+    match rotation {
+        RotationId::HANDSHAKE => server,
+        rotation => format!("{server}-{rotation}"),
+    }
+}
+
+/// Those of these names that hold older credentials of this very server.
+pub(crate) fn secrets_before<'a>(
+    identity: &ServerIdentity,
+    rotation: RotationId,
+    names: &'a [String],
+) -> Vec<&'a String> {
+    let is_older = |name: &&String| {
+        let digits = name.strip_prefix(&secrets_of(identity)).map(|rest| rest.strip_prefix("-r"));
+        let id = match digits {
+            None => None,
+            Some(None) => Some(RotationId::HANDSHAKE),
+            Some(Some(digits)) => digits.parse().ok().map(RotationId),
+        };
+        // Spelled again: `r007` is nobody's.
+        id.is_some_and(|id| id < rotation && secret_name(identity, id) == **name)
+    };
+    names.iter().filter(is_older).collect()
+}
+
+/// What all names of this server's credentials begin with. The identity is opaque, names are not; without a `-` in it
+/// no server's name is another one's beginning followed by a rotation.
+fn secrets_of(identity: &ServerIdentity) -> String {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let text = identity.as_str();
     if text.bytes().all(plain) && text.len() <= LONGEST_PLAIN {
         format!("controld-{text}")
@@ -66,8 +96,8 @@ pub(crate) fn secret_name(identity: &ServerIdentity) -> String {
     }
 }
 
-/// With its prefix a name stays below the secret store's 128 characters.
-const LONGEST_PLAIN: usize = 100;
+/// With its prefix and its rotation a name stays below the secret store's 128 characters.
+const LONGEST_PLAIN: usize = 90;
 
 #[cfg(test)]
 mod tests {
@@ -80,6 +110,33 @@ mod tests {
         assert_eq!(now(ControlServerRecord::read(&store)).unwrap(), Recorded::Nothing);
         now(store.set_control_server_record("\u{0}garbage".to_owned())).unwrap();
         assert!(matches!(now(ControlServerRecord::read(&store)).unwrap(), Recorded::Garbage { .. }));
+    }
+
+    #[test]
+    fn each_rotation_has_a_name_of_its_own_that_the_secret_store_takes() {
+        let server = ServerIdentity::new("abc");
+        assert_eq!(secret_name(&server, RotationId(0)), "controld-abc");
+        assert_eq!(secret_name(&server, RotationId(7)), "controld-abc-r7");
+        for odd in ["abc-r7", "Abc", "../x", &"a".repeat(91)] {
+            let name = secret_name(&ServerIdentity::new(odd), RotationId(u64::MAX));
+            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            assert!(name.bytes().all(plain) && name.len() <= 128, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_older_secrets_of_the_same_server_are_superseded() {
+        let kept = [
+            "controld-abc-r7",
+            "controld-abc-r8",
+            "controld-abc-r06",
+            "controld-abcd",
+            "controld-abcd-r1",
+            "x",
+        ];
+        let older = ["controld-abc", "controld-abc-r1", "controld-abc-r6"];
+        let names: Vec<_> = kept.into_iter().chain(older).map(str::to_owned).collect();
+        assert_eq!(secrets_before(&ServerIdentity::new("abc"), RotationId(7), &names), older.each_ref());
     }
 
     #[test]

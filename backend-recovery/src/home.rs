@@ -14,6 +14,14 @@ impl Home {
         Self(path.into())
     }
 
+    /// The same home in its one spelling, once it exists: what a control server proves itself for (O-001.10).
+    pub(crate) async fn canonical(&self, disk: &dyn Disk) -> Result<Self, HomeUnusable> {
+        match disk.canonical(&self.0).await {
+            Ok(path) => Ok(Self(path)),
+            Err(cause) => Err(HomeUnusable::NotWritable { home: self.0.clone(), cause }),
+        }
+    }
+
     /// The directory itself.
     pub fn path(&self) -> &Path {
         &self.0

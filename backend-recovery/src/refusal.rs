@@ -16,7 +16,6 @@ pub(crate) enum AdoptionRefused {
     /// It lacks a capability that this backend requires.
     CapabilityIncompatibility,
     /// The credential could not be replaced.
-    #[expect(dead_code, reason = "adoption does not rotate the credential yet; the set of reasons is closed")]
     CredentialRotationFailure,
 }
 

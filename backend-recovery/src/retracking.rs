@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use wire::client::CallFailed;
 use wire::{InstanceId, InstanceList, InstanceState, InstanceStatus, SessionId};
 
-use crate::adoption::ProvenServer;
+use crate::adoption::AdoptedServer;
 use crate::api::{Named, SessionState};
 use crate::backend::{Backend, answered, chain};
 use crate::correlation::{Plan, Retrack, Stop, correlate};
@@ -45,14 +45,14 @@ enum NotRetracked {
 }
 
 /// Enumerates, within the per-read budget.
-pub(crate) async fn enumerate(backend: &Backend, server: &ProvenServer) -> Result<InstanceList, CallFailed> {
+pub(crate) async fn enumerate(backend: &Backend, server: &AdoptedServer) -> Result<InstanceList, CallFailed> {
     answered(backend.config.read_retries, || server.client().instances()).await
 }
 
 /// Carries the plan out until `bound`.
 pub(crate) async fn carry_out(
     backend: &Arc<Backend>,
-    server: &ProvenServer,
+    server: &AdoptedServer,
     rows: &[InventoryRow],
     listed: InstanceList,
     bound: Monotonic,
@@ -102,7 +102,7 @@ enum Outcome {
 
 async fn one(
     backend: &Arc<Backend>,
-    server: &ProvenServer,
+    server: &AdoptedServer,
     planned: &Retrack,
     status: InstanceStatus,
     bound: Monotonic,
@@ -129,7 +129,7 @@ async fn one(
 /// await between them: a re-tracking that its bound cuts off has published nothing.
 async fn rebuild(
     backend: &Arc<Backend>,
-    server: &ProvenServer,
+    server: &AdoptedServer,
     planned: &Retrack,
     status: InstanceStatus,
 ) -> Result<(), NotRetracked> {
@@ -169,7 +169,7 @@ async fn rebuild(
     Ok(())
 }
 
-async fn stop_one(backend: &Arc<Backend>, server: &ProvenServer, planned: &Stop) -> bool {
+async fn stop_one(backend: &Arc<Backend>, server: &AdoptedServer, planned: &Stop) -> bool {
     let Stop { instance, session, reason } = planned;
     info!(%instance, %session, %reason, "surviving instance is stopped");
     // The session's guard first (ruling 12), so that nobody launches beside an instance that may stay.
@@ -184,7 +184,7 @@ async fn stop_one(backend: &Arc<Backend>, server: &ProvenServer, planned: &Stop)
 /// Stops one instance; a failure keeps the session's guard for this backend's lifetime (S-002.16).
 async fn stop_instance(
     backend: &Arc<Backend>,
-    server: &ProvenServer,
+    server: &AdoptedServer,
     session: &SessionId,
     instance: &InstanceId,
 ) -> bool {

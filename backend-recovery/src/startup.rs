@@ -4,8 +4,9 @@
 //! 2. the switch and the platform; the user-facing listener comes up
 //! 3. the inventory is read and guards are taken: until then every launch is refused as retryable
 //! 4. the recorded endpoint and identity are read; the bound starts at the first contact
-//! 5. the gates: identity, credential, capabilities
-//! 6. ownership is claimed and renewed from now on, or a server of our own is started elsewhere
+//! 5. the gates: identity, proof, capabilities
+//! 6. the credential is replaced, both writes are made, ownership is renewed from now on and the rotation confirmed in
+//!    the background; or a server of our own is started elsewhere
 //! 7. enumerate, correlate, read turn status, apply it, publish, release
 //! 8. the re-tracked set is published and the remaining records are reconciled
 
@@ -18,11 +19,13 @@ use crate::adoption::{Admission, ProvenServer, admit};
 use crate::api::Named;
 use crate::backend::{Backend, chain};
 use crate::config::Config;
+use crate::confirmation::confirm;
 use crate::control_server_record::{ControlServerRecord, Recorded};
 use crate::correlation::admissible;
 use crate::home::HomeUnusable;
 use crate::reconciliation::{Survey, reconcile};
 use crate::retracking::{carry_out, enumerate};
+use crate::rotation::{NotAdopted, rotate};
 use crate::routes::UserListener;
 use crate::store::{InventoryRow, OpenFailed, Store, StoreFailed};
 use crate::switch::Survival;
@@ -62,6 +65,8 @@ pub(crate) async fn serve(seams: Seams, config: Config) -> Result<(), ServeFaile
 
     // (1) The home lock, before anything in the home is read or anybody is contacted. Held until the end.
     let lock = config.home.lock(&*seams.disk, &*seams.processes, config.listen).await?;
+    // From here on under its one spelling, which the control server proves itself for.
+    let config = Config { home: config.home.canonical(&*seams.disk).await?, ..config };
     let store = Store::open(&*seams.disk, Arc::clone(&seams.blocking), config.home.database()).await?;
 
     // (2) Switch and platform; then the listener, so that users are answered while recovery runs.
@@ -107,9 +112,9 @@ async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
     let admission = admit(backend, recorded).await;
     backend.report().adoption = Some(admission.as_str().to_owned());
 
-    // (6) and (7): an admitted server is claimed, renewed and worked with; otherwise a server of our own is.
+    // (6) and (7): a proven server is adopted and worked with; otherwise a server of our own is.
     let survey = match admission {
-        Admission::Proven(server) if backend.survival.is_on() => adopt(backend, server, &rows, bound).await?,
+        Admission::Proven(server) if backend.survival.is_on() => adopt(backend, server, &rows, bound).await,
         Admission::Proven(server) | Admission::Incompatible { server, .. } => {
             stop_unusable(backend, server).await
         }
@@ -165,20 +170,33 @@ async fn adopt(
     server: ProvenServer,
     rows: &[InventoryRow],
     bound: Monotonic,
-) -> Result<Survey, StoreFailed> {
-    server.record().write(&backend.store).await?;
+) -> Survey {
     let identity = server.identity.server.clone();
+    let server = match rotate(backend, server, bound).await {
+        Ok(adopted) => adopted,
+        Err(NotAdopted::Refused(reason)) => {
+            info!(server = %identity, %reason, "control server refused");
+            backend.report().adoption = Some(reason.as_str().to_owned());
+            return Survey::LeftRunning;
+        }
+        Err(NotAdopted::ShuttingDown) => {
+            info!(server = %identity, "control server is shutting down");
+            backend.report().adoption = Some(Admission::ShuttingDown.as_str().to_owned());
+            return Survey::LeftRunning;
+        }
+    };
     backend.report().adoption = Some("adopted".to_owned());
-    let address = server.client().endpoint().address;
-    info!(server = %identity, %address, "control server adopted");
-    backend.use_server(server.in_use(backend));
+    let in_use = server.in_use(backend);
+    let client = in_use.client.clone();
+    backend.use_server(in_use);
     tokio::spawn(tend(Arc::clone(backend)));
+    tokio::spawn(confirm(Arc::clone(backend), client, identity.clone(), server.rotation()));
     match enumerate(backend, &server).await {
-        Ok(listed) => Ok(Survey::Enumerated(carry_out(backend, &server, rows, listed, bound).await)),
+        Ok(listed) => Survey::Enumerated(carry_out(backend, &server, rows, listed, bound).await),
         Err(failed) => {
             // S-002.12: nothing recovered, nothing stopped, no second server.
             error!(server = %identity, error = %chain(&failed), "adopted control server could not be enumerated");
-            Ok(Survey::NotEnumerated)
+            Survey::NotEnumerated
         }
     }
 }

@@ -83,7 +83,8 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
             Ok(_) => break,
             Err(failed) if failed.refusal() == Some(wire::RefusalCode::ShuttingDown) => break,
             Err(_) if ports::nobody_listens(&*backend.seams.network, address).await => return true,
-            Err(failed) if left == 0 => {
+            // A 401 can only be a dead credential.
+            Err(failed) if left == 0 || failed.is_unauthorized() => {
                 warn!(%address, error = %chain(&failed), "ownership shutdown failed");
                 return false;
             }

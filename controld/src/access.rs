@@ -20,8 +20,11 @@ pub(crate) enum Access {
 pub(crate) enum Route {
     Health,
     Identity,
+    Prove,
     Handshake,
     Claim,
+    Rotate,
+    Confirm,
     Shutdown,
     CreateInstance,
     ListInstances,
@@ -37,11 +40,14 @@ pub(crate) enum Route {
 
 impl Route {
     /// All of them.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Health,
         Self::Identity,
+        Self::Prove,
         Self::Handshake,
         Self::Claim,
+        Self::Rotate,
+        Self::Confirm,
         Self::Shutdown,
         Self::CreateInstance,
         Self::ListInstances,
@@ -58,9 +64,10 @@ impl Route {
     /// Who may use it.
     pub(crate) fn access(self) -> Access {
         match self {
-            Self::Health | Self::Identity | Self::Handshake => Access::Open,
-            Self::Shutdown => Access::AdoptionOnly,
+            Self::Health | Self::Identity | Self::Prove | Self::Handshake => Access::Open,
+            Self::Rotate | Self::Shutdown => Access::AdoptionOnly,
             Self::Claim
+            | Self::Confirm
             | Self::CreateInstance
             | Self::ListInstances
             | Self::Instance
@@ -79,8 +86,11 @@ impl Route {
         match self {
             Self::Health => (Method::GET, "/health"),
             Self::Identity => (Method::GET, "/identity"),
+            Self::Prove => (Method::POST, "/ownership/prove"),
             Self::Handshake => (Method::POST, "/auth/handshake"),
             Self::Claim => (Method::POST, "/api/v1/ownership/claim"),
+            Self::Rotate => (Method::POST, "/api/v1/ownership/rotate"),
+            Self::Confirm => (Method::POST, "/api/v1/ownership/confirm"),
             Self::Shutdown => (Method::POST, "/api/v1/ownership/shutdown"),
             Self::CreateInstance => (Method::POST, "/api/v1/instances"),
             Self::ListInstances => (Method::GET, "/api/v1/instances"),
@@ -101,13 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_three_routes_are_open() {
+    fn only_four_routes_are_open() {
         let open: Vec<_> = Route::ALL
             .into_iter()
             .filter(|route| route.access() == Access::Open)
             .map(|route| route.place().1)
             .collect();
-        assert_eq!(vec!["/health", "/identity", "/auth/handshake"], open);
+        assert_eq!(vec!["/health", "/identity", "/ownership/prove", "/auth/handshake"], open);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What the launcher decided: the command line and the two variables that are passed through.
+//! What the launcher decided: the command line and the three variables that are passed through.
 //!
 //! Values of variables are judged from their raw text. Nothing is trimmed, rounded or clamped into shape (S-001.8),
-//! with the one exception that the specification makes: an unowned period below the floor becomes the floor (O-003.7).
+//! with the one exception that the specification makes: the unowned period gives way to its neighbours
+//! ([`UnownedPeriod`]).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+
+use crate::unowned_period::{IdleReaping, PeriodAdjustment, UnownedPeriod};
 
 /// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +26,10 @@ pub(crate) struct Config {
     pub(crate) until_stdin_closes: bool,
     /// How long the server tolerates having no owner.
     pub(crate) unowned_period: Duration,
-    /// The configured period, if the floor replaced it.
-    pub(crate) raised_from: Option<Duration>,
+    /// What was done to the configured period, in this order.
+    pub(crate) adjustments: Vec<PeriodAdjustment>,
+    /// When idle instances are to be stopped.
+    pub(crate) idle_reaping: IdleReaping,
     /// How many unacknowledged events one instance may hold.
     pub(crate) event_limit: usize,
 }
@@ -97,15 +102,19 @@ impl Config {
                 return Err(ConfigRefused::Relative { option, value: path.clone() });
             }
         }
-        let configured =
-            variable(environment, UNOWNED_PERIOD, PERIOD_RULE, period)?.unwrap_or(DEFAULT_PERIOD);
+        let idle_timeout =
+            variable(environment, IDLE_TIMEOUT, IDLE_RULE, duration)?.unwrap_or(DEFAULT_IDLE_TIMEOUT);
+        let configured = variable(environment, UNOWNED_PERIOD, PERIOD_RULE, period)?;
+        // Nothing stops idle instances in this build, so there is no ordering to keep.
+        let UnownedPeriod { period, adjustments } = UnownedPeriod::resolve(configured, IdleReaping::Off);
         Ok(Self {
             home: line.home,
             listen: line.listen,
             nonce_file: line.nonce_file,
             until_stdin_closes: line.until_stdin_closes,
-            unowned_period: configured.max(PERIOD_FLOOR),
-            raised_from: (configured < PERIOD_FLOOR).then_some(configured),
+            unowned_period: period,
+            adjustments,
+            idle_reaping: IdleReaping::from_timeout(idle_timeout),
             event_limit: variable(environment, EVENT_LIMIT, LIMIT_RULE, event_limit)?
                 .unwrap_or(DEFAULT_EVENT_LIMIT),
         })
@@ -133,9 +142,17 @@ fn event_limit(raw: &str) -> Option<usize> {
     raw.parse().ok().filter(|limit| (1..=10_000).contains(limit))
 }
 
-/// A duration as Go writes it, longer than zero, without a sign: `1h30m`, `90s`, `1.5h`, `500ms`.
+/// A duration that is longer than zero.
 fn period(raw: &str) -> Option<Duration> {
-    let mut rest = raw;
+    duration(raw).filter(|period| !period.is_zero())
+}
+
+/// A duration as Go writes it, without a sign: `1h30m`, `90s`, `1.5h`, `500ms`, and the one number without a unit, `0`.
+fn duration(raw: &str) -> Option<Duration> {
+    if raw.is_empty() {
+        return None;
+    }
+    let mut rest = if raw == "0" { "" } else { raw };
     let mut total: u128 = 0;
     while !rest.is_empty() {
         let (whole, after) = digits(rest);
@@ -156,8 +173,7 @@ fn period(raw: &str) -> Option<Duration> {
         }
         rest = after;
     }
-    let total = u64::try_from(total).ok().filter(|nanos| *nanos > 0)?;
-    Some(Duration::from_nanos(total))
+    Some(Duration::from_nanos(u64::try_from(total).ok()?))
 }
 
 fn digits(text: &str) -> (&str, &str) {
@@ -182,17 +198,18 @@ fn unit(text: &str) -> Option<(u128, &str)> {
 
 /// How long the server tolerates having no owner.
 const UNOWNED_PERIOD: &str = "KANDEV_ACP_UNOWNED_PERIOD";
+/// How long an instance may be idle.
+const IDLE_TIMEOUT: &str = "KANDEV_ACP_IDLE_TIMEOUT";
 /// How many unacknowledged events one instance may hold.
 const EVENT_LIMIT: &str = "KANDEV_ACP_DETACHED_EVENT_LIMIT";
 
 const PERIOD_RULE: &str =
     "a duration with a unit and longer than zero, such as 10m, 90s or 1h30m; unset it for 10m";
+const IDLE_RULE: &str = "a duration with a unit, such as 1h or 90m, or 0 for never; unset it for 1h";
 const LIMIT_RULE: &str = "a whole number from 1 to 10000, in plain digits; unset it for 100";
 
-/// O-003.4.
-const DEFAULT_PERIOD: Duration = Duration::from_secs(600);
-/// O-003.7: below it a backend that starts slowly would find its agents stopped.
-const PERIOD_FLOOR: Duration = Duration::from_secs(60);
+/// As the specification has it.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// S-001.6.
 const DEFAULT_EVENT_LIMIT: usize = 100;
 
@@ -247,8 +264,8 @@ mod tests {
         {
             let config = parse(&[(UNOWNED_PERIOD, raw)]).unwrap();
             assert_eq!(
-                (Duration::from_secs(seconds), None),
-                (config.unowned_period, config.raised_from),
+                (Duration::from_secs(seconds), vec![]),
+                (config.unowned_period, config.adjustments),
                 "{raw}"
             );
         }
@@ -264,7 +281,21 @@ mod tests {
     fn a_period_below_the_floor_becomes_the_floor_and_is_remembered() {
         let config = parse(&[(UNOWNED_PERIOD, "5s")]).unwrap();
         assert_eq!(Duration::from_secs(60), config.unowned_period);
-        assert_eq!(Some(Duration::from_secs(5)), config.raised_from);
+        let raised =
+            PeriodAdjustment::RaisedToFloor { from: Duration::from_secs(5), to: Duration::from_secs(60) };
+        assert_eq!(vec![raised], config.adjustments);
+    }
+
+    #[test]
+    fn the_idle_timeout_may_be_zero_and_is_never_guessed() {
+        assert_eq!(IdleReaping::After(Duration::from_secs(3600)), parse(&[]).unwrap().idle_reaping);
+        for raw in ["0", "0s", "0h0m"] {
+            assert_eq!(IdleReaping::Off, parse(&[(IDLE_TIMEOUT, raw)]).unwrap().idle_reaping, "{raw}");
+        }
+        for raw in ["", "00", "-1h", "1", " 1h", "never"] {
+            let refused = parse(&[(IDLE_TIMEOUT, raw)]).unwrap_err().to_string();
+            assert!(refused.contains(IDLE_TIMEOUT) && refused.contains("0 for never"), "{refused}");
+        }
     }
 
     #[test]

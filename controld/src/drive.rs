@@ -9,14 +9,14 @@ use seam::{ChildInput, ChildOutput, Reaper, Seams, Signal, within};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::config::{Config, ConfigRefused};
 use crate::log_sink::{LogQueue, LogSink};
 use crate::ownership::ShutdownReason;
 use crate::routes::router;
 use crate::serve::serve;
-use crate::server::Server;
+use crate::server::{Launched, Server};
 
 /// Runs the control server from its start to its end and gives its exit code: 0 after a shutdown, 2 for a bad
 /// configuration, 3 if the address cannot be bound, 1 for anything else. Arguments and environment come from the
@@ -63,6 +63,14 @@ async fn operate(
         Ok(Reaper::Elsewhere) => warn!("orphaned descendants of agents are reaped elsewhere"),
         Err(error) => warn!(%error, "orphaned descendants of agents cannot be reaped here"),
     }
+    let home = match seams.disk.canonical(&config.home).await {
+        Ok(home) => home,
+        Err(error) => {
+            let message = format!("--home {} cannot be used: {error}", config.home.display());
+            error!(home = %config.home.display(), %error, "home cannot be resolved");
+            return complaint.end(FAILED, &message).await;
+        }
+    };
     let listener = match seams.network.listen(config.listen).await {
         Ok(listener) => listener,
         Err(error) => {
@@ -75,10 +83,13 @@ async fn operate(
     drop(complaint);
 
     let address = listener.local_address();
-    let server = Arc::new(Server::new(seams.clone(), nonce, config.unowned_period, config.event_limit));
-    if let Some(configured) = config.raised_from {
-        warn!(?configured, raised_to = ?config.unowned_period, "unowned period raised to its floor");
+    let (unowned_period, event_limit) = (config.unowned_period, config.event_limit);
+    let launched = Launched { home, address, nonce, unowned_period, event_limit };
+    let server = Arc::new(Server::new(seams.clone(), launched));
+    for adjustment in &config.adjustments {
+        warn!(%adjustment, "unowned period adjusted");
     }
+    debug!(configured = ?config.idle_reaping, "idle instances are not stopped by this build");
     info!(
         %address, server = %server.identity(), unowned_period = ?config.unowned_period,
         event_limit = config.event_limit, until_stdin_closes = config.until_stdin_closes, "listening"
@@ -179,6 +190,7 @@ impl Complaint {
     }
 }
 
+const FAILED: u8 = 1;
 const BAD_CONFIGURATION: u8 = 2;
 const NOT_BOUND: u8 = 3;
 

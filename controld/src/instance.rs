@@ -103,6 +103,8 @@ struct QueuedPrompt {
 pub(crate) struct News {
     changes: u64,
     stream: u64,
+    /// Streams up to this number were opened with a superseded credential.
+    superseded: u64,
     stopping: bool,
 }
 
@@ -122,6 +124,8 @@ pub(crate) struct StreamNumber(u64);
 pub(crate) enum StreamOver {
     /// A newer stream took over.
     Replaced,
+    /// Another backend has adopted the server (O-002.2).
+    Superseded,
     /// The instance is being stopped.
     Stopping,
 }
@@ -290,7 +294,27 @@ impl Instance {
 
     /// That event stream is gone. Changes nothing if a newer one is up.
     pub(crate) fn detach(&self, stream: StreamNumber, reason: &str) {
+        self.detach_in(&mut self.lock(), stream, reason);
+    }
+
+    /// The credential of that event stream was superseded: it is over, and what its reader still acknowledges is
+    /// ignored (O-002.2).
+    pub(crate) fn supersede(&self, stream: StreamNumber) {
         let mut state = self.lock();
+        if state.stream != stream.0 {
+            return;
+        }
+        self.detach_in(&mut state, stream, "superseded");
+        // No stream has this number: an acknowledgement is judged by it alone.
+        state.stream += 1;
+        let none = state.stream;
+        self.publish(|news| {
+            news.stream = none;
+            news.superseded = stream.0;
+        });
+    }
+
+    fn detach_in(&self, state: &mut State, stream: StreamNumber, reason: &str) {
         if !state.attached || state.stream != stream.0 {
             return;
         }
@@ -299,7 +323,7 @@ impl Instance {
             instance = %self.id(), session = %self.request.session, stream = stream.0, reason, "stream detached"
         );
         let flow = state.backlog.detach(self.seams.clock.wall());
-        self.log_flow(&state, flow);
+        self.log_flow(state, flow);
         state.permissions.detach();
     }
 
@@ -352,7 +376,13 @@ impl Instance {
             .wait_for(|news| news.stopping || news.stream != stream.0)
             .await
             .expect("the sender lives in `self`");
-        if news.stopping { StreamOver::Stopping } else { StreamOver::Replaced }
+        if news.stopping {
+            StreamOver::Stopping
+        } else if stream.0 <= news.superseded {
+            StreamOver::Superseded
+        } else {
+            StreamOver::Replaced
+        }
     }
 
     /// Begins the stop, without waiting for it: everybody who waits for room gives up, the open turn and the

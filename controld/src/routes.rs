@@ -11,21 +11,22 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use secrecy::ExposeSecret as _;
 use serde::de::DeserializeOwned;
-use tracing::debug;
+use tracing::{debug, info};
+use wire::proof::{ProofAnswer, ProveRequest};
 use wire::{
-    AcknowledgeTurn, AnswerPermission, CreateInstance, Done, HandshakeAnswer, HandshakeRequest,
-    IdentityAnswer, InstanceId, InstanceList, InstanceStatus, PermissionId, PromptAccepted, PromptRequest,
-    Refusal, RefusalCode, Seq, Stopping, TurnStatus,
+    AcknowledgeTurn, AnswerPermission, ConfirmRotation, CreateInstance, Credential, Done, HandshakeAnswer,
+    HandshakeRequest, IdentityAnswer, InstanceId, InstanceList, InstanceStatus, PermissionId, PromptAccepted,
+    PromptRequest, Refusal, RefusalCode, RotationAnswer, RotationConfirmed, Seq, Stopping, TurnStatus,
 };
 
 use crate::access::{Access, Route};
 use crate::calendar::http_date;
 use crate::instance::{Instance, NotAccepted};
 use crate::instance_table::CreateRefused;
-use crate::ownership::{AdmissionRefused, ShutdownReason};
+use crate::ownership::{AdmissionRefused, Admitted};
 use crate::permission::AnswerRefused;
 use crate::server::{NotCreated, Server};
 use crate::stream;
@@ -60,8 +61,11 @@ fn handler(route: Route, filter: MethodFilter) -> MethodRouter<Arc<Server>> {
     match route {
         Route::Health => on(filter, async || Json(Done {})),
         Route::Identity => on(filter, identity),
+        Route::Prove => on(filter, prove),
         Route::Handshake => on(filter, handshake),
         Route::Claim => on(filter, claim),
+        Route::Rotate => on(filter, rotate),
+        Route::Confirm => on(filter, confirm),
         Route::Shutdown => on(filter, shutdown),
         Route::CreateInstance => on(filter, create_instance),
         Route::ListInstances => on(filter, list_instances),
@@ -77,24 +81,41 @@ fn handler(route: Route, filter: MethodFilter) -> MethodRouter<Arc<Server>> {
 }
 
 type Asked = State<Arc<Server>>;
+/// Who was let through: judged again in the step that has the effect, since a body comes at its sender's pace.
+type By = Extension<Admitted>;
 type Body = Result<Bytes, BytesRejection>;
 type Answer<T> = Result<Json<T>, Refused>;
+
+/// What the caller presented, for the operations on the ownership itself.
+#[derive(Clone)]
+struct Presented(Option<Credential>);
 
 /// Lets through who may use the route.
 async fn admit(
     State((server, access)): State<(Arc<Server>, Access)>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
     let presented = request
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "));
-    if let Err(refused) = server.admit(access, presented) {
-        debug!(method = %request.method(), path = request.uri().path(), reason = %refused, "request refused");
-        return Err(refused.into());
-    }
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .and_then(|text| Credential::parse(text).ok());
+    match server.admit(access, presented.as_ref()) {
+        Ok(admitted) => request.extensions_mut().insert(admitted),
+        Err(refused) => {
+            let (method, path) = (request.method(), request.uri().path());
+            match refused {
+                AdmissionRefused::CredentialSuperseded { latest } => {
+                    info!(%method, path, %latest, "superseded caller refused");
+                }
+                _ => debug!(%method, path, reason = %refused, "request refused"),
+            }
+            return Err(refused.into());
+        }
+    };
+    request.extensions_mut().insert(Presented(presented));
     Ok(next.run(request).await)
 }
 
@@ -102,74 +123,114 @@ async fn identity(State(server): Asked) -> Json<IdentityAnswer> {
     Json(server.identity_answer())
 }
 
+async fn prove(State(server): Asked, body: Body) -> Answer<ProofAnswer> {
+    let request: ProveRequest = parse(body)?;
+    Ok(Json(server.prove(&request.challenge)?))
+}
+
 async fn handshake(State(server): Asked, body: Body) -> Answer<HandshakeAnswer> {
     let request: HandshakeRequest = parse(body)?;
     let credential = server.handshake(&request.nonce)?;
-    Ok(Json(HandshakeAnswer { credential: credential.expose_secret().to_owned() }))
+    Ok(Json(HandshakeAnswer { credential: credential.to_text().expose_secret().to_owned() }))
 }
 
-async fn claim(State(server): Asked) -> Answer<Done> {
-    server.claim()?;
+async fn claim(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<Done> {
+    server.claim(presented.0.as_ref())?;
     Ok(Json(Done {}))
 }
 
-async fn shutdown(State(server): Asked) -> Json<Stopping> {
-    let left = server.shut_down(ShutdownReason::Asked);
-    Json(Stopping { left: left as u64 })
+async fn rotate(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<RotationAnswer> {
+    let (rotation_id, credential) = server.rotate(presented.0.as_ref())?;
+    let credential = credential.to_text().expose_secret().to_owned();
+    Ok(Json(RotationAnswer { rotation_id, credential }))
 }
 
-async fn create_instance(State(server): Asked, body: Body) -> Answer<InstanceStatus> {
+async fn confirm(
+    State(server): Asked,
+    Extension(presented): Extension<Presented>,
+    body: Body,
+) -> Answer<RotationConfirmed> {
+    let request: ConfirmRotation = parse(body)?;
+    let took_effect = server.confirm(presented.0.as_ref(), request.rotation_id)?;
+    Ok(Json(RotationConfirmed { took_effect }))
+}
+
+async fn shutdown(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<Stopping> {
+    let left = server.ask_to_shut_down(presented.0.as_ref())?;
+    Ok(Json(Stopping { left: left as u64 }))
+}
+
+async fn create_instance(State(server): Asked, Extension(by): By, body: Body) -> Answer<InstanceStatus> {
     let request: CreateInstance = parse(body)?;
     check(&request).map_err(|problem| Refused::bad_request(&problem))?;
-    Ok(Json(server.create(&request)?))
+    Ok(Json(server.create(by, &request)?))
 }
 
-async fn list_instances(State(server): Asked) -> Json<InstanceList> {
-    Json(server.list())
+async fn list_instances(State(server): Asked, Extension(by): By) -> Answer<InstanceList> {
+    Ok(Json(server.as_driver(by, "list instances", || server.list())?))
 }
 
-async fn instance(State(server): Asked, Path(id): Path<String>) -> Answer<InstanceStatus> {
-    Ok(Json(find(&server, id)?.status()))
+async fn instance(State(server): Asked, Extension(by): By, Path(id): Path<String>) -> Answer<InstanceStatus> {
+    on_instance(&server, by, "instance", id, |instance| Ok(instance.status()))
 }
 
-async fn stop_instance(State(server): Asked, Path(id): Path<String>) -> Answer<Stopping> {
-    find(&server, id)?.stop("asked");
-    Ok(Json(Stopping { left: 1 }))
+async fn stop_instance(State(server): Asked, Extension(by): By, Path(id): Path<String>) -> Answer<Stopping> {
+    on_instance(&server, by, "stop instance", id, |instance| {
+        instance.stop("asked");
+        Ok(Stopping { left: 1 })
+    })
 }
 
-async fn turn(State(server): Asked, Path(id): Path<String>) -> Answer<TurnStatus> {
-    Ok(Json(find(&server, id)?.turn()))
+async fn turn(State(server): Asked, Extension(by): By, Path(id): Path<String>) -> Answer<TurnStatus> {
+    on_instance(&server, by, "turn", id, |instance| Ok(instance.turn()))
 }
 
-async fn acknowledge_turn(State(server): Asked, Path(id): Path<String>, body: Body) -> Answer<Done> {
+async fn acknowledge_turn(
+    State(server): Asked,
+    Extension(by): By,
+    Path(id): Path<String>,
+    body: Body,
+) -> Answer<Done> {
     let request: AcknowledgeTurn = parse(body)?;
-    find(&server, id)?.acknowledge_turn(request.turn);
-    Ok(Json(Done {}))
+    on_instance(&server, by, "acknowledge turn", id, |instance| {
+        instance.acknowledge_turn(request.turn);
+        Ok(Done {})
+    })
 }
 
-async fn prompt(State(server): Asked, Path(id): Path<String>, body: Body) -> Answer<PromptAccepted> {
+async fn prompt(
+    State(server): Asked,
+    Extension(by): By,
+    Path(id): Path<String>,
+    body: Body,
+) -> Answer<PromptAccepted> {
     let request: PromptRequest = parse(body)?;
-    let turn = find(&server, id)?.prompt(request)?;
-    Ok(Json(PromptAccepted { turn }))
+    on_instance(&server, by, "prompt", id, |instance| Ok(PromptAccepted { turn: instance.prompt(request)? }))
 }
 
-async fn cancel(State(server): Asked, Path(id): Path<String>) -> Answer<Done> {
-    find(&server, id)?.cancel();
-    Ok(Json(Done {}))
+async fn cancel(State(server): Asked, Extension(by): By, Path(id): Path<String>) -> Answer<Done> {
+    on_instance(&server, by, "cancel", id, |instance| {
+        instance.cancel();
+        Ok(Done {})
+    })
 }
 
 async fn answer_permission(
     State(server): Asked,
+    Extension(by): By,
     Path((id, permission)): Path<(String, String)>,
     body: Body,
 ) -> Answer<Done> {
     let request: AnswerPermission = parse(body)?;
-    find(&server, id)?.answer_permission(&PermissionId::new(permission), request.option)?;
-    Ok(Json(Done {}))
+    on_instance(&server, by, "answer permission", id, |instance| {
+        instance.answer_permission(&PermissionId::new(permission), request.option)?;
+        Ok(Done {})
+    })
 }
 
 async fn events(
     State(server): Asked,
+    Extension(by): By,
     Path(id): Path<String>,
     Query(query): Query<BTreeMap<String, String>>,
     upgrade: WebSocketUpgrade,
@@ -180,11 +241,22 @@ async fn events(
         Some(raw) => Seq(raw.parse().map_err(|_| Refused::bad_request("after is not a whole number"))?),
     };
     instance.events_after(after, 0, 0).map_err(|ahead| Refused::bad_request(&ahead.to_string()))?;
-    let clock = Arc::clone(&server.seams().clock);
     Ok(upgrade
         .max_message_size(CLIENT_FRAME_BYTES)
         .max_frame_size(CLIENT_FRAME_BYTES)
-        .on_upgrade(move |socket| stream::run(socket, instance, clock, after)))
+        .on_upgrade(move |socket| stream::run(socket, server, by, instance, after)))
+}
+
+/// One operation on one instance, in one step with the last look at who drives.
+fn on_instance<T>(
+    server: &Server,
+    by: Admitted,
+    operation: &'static str,
+    id: String,
+    effect: impl FnOnce(&Instance) -> Result<T, Refused>,
+) -> Answer<T> {
+    let done = server.as_driver(by, operation, || effect(&*find(server, id)?))?;
+    Ok(Json(done?))
 }
 
 fn find(server: &Server, id: String) -> Result<Arc<Instance>, Refused> {
@@ -266,6 +338,11 @@ impl From<AdmissionRefused> for Refused {
     fn from(refused: AdmissionRefused) -> Self {
         let (status, code) = match refused {
             AdmissionRefused::Unauthorized => (StatusCode::UNAUTHORIZED, RefusalCode::Unauthorized),
+            AdmissionRefused::CredentialSuperseded { .. } => {
+                (StatusCode::UNAUTHORIZED, RefusalCode::CredentialSuperseded)
+            }
+            AdmissionRefused::UnknownRotation(_) => (StatusCode::NOT_FOUND, RefusalCode::UnknownRotation),
+            AdmissionRefused::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, RefusalCode::TooMany),
             AdmissionRefused::HandshakeRefused => (StatusCode::FORBIDDEN, RefusalCode::HandshakeRefused),
             AdmissionRefused::ShuttingDown => (StatusCode::CONFLICT, RefusalCode::ShuttingDown),
         };

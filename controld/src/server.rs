@@ -1,38 +1,67 @@
 //! The server's own state: its identity, its ownership, its instances, and its end.
 //!
-//! The lock of the ownership is taken before that of the table, never the other way round. A create holds both, and
-//! the decision to shut down is taken under the first: an instance is either refused or among those that are stopped.
+//! The lock of the ownership is taken before that of the table, and that before an instance's, never the other way
+//! round. Whatever touches an instance goes through [`Server::as_driver`]: between the last look at who drives and the
+//! effect nobody can rotate, so that a backend that was superseded while its request was still being read changes
+//! nothing. The decision to shut down is taken under the same lock: an instance is either refused or among those that
+//! are stopped.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use seam::{Seams, random_hex};
 use secrecy::SecretString;
 use tokio::sync::watch;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info, trace, warn};
+use wire::proof::{Binding, Challenge, ProofAnswer};
 use wire::{
-    CAPABILITIES, CreateInstance, IdentityAnswer, InstanceId, InstanceList, InstanceStatus, ServerIdentity,
+    CAPABILITIES, CreateInstance, Credential, IdentityAnswer, InstanceId, InstanceList, InstanceStatus,
+    RotationId, ServerIdentity,
 };
 
 use crate::access::Access;
-use crate::instance::{Instance, Numbers};
+use crate::instance::{Instance, Numbers, StreamNumber};
 use crate::instance_table::{Admission, CreateRefused, InstanceTable};
-use crate::ownership::{AdmissionRefused, Ownership, ShutdownReason};
+use crate::ownership::{AdmissionRefused, Admitted, Ownership, ShutdownReason};
+use crate::stream_fencing::StreamId;
 
 /// One launch of the control server.
 pub(crate) struct Server {
     seams: Seams,
     identity: ServerIdentity,
+    /// Canonical.
+    home: PathBuf,
+    /// What it really listens on.
+    address: SocketAddr,
     unowned_period: Duration,
     event_limit: usize,
     numbers: Arc<Numbers>,
-    ownership: Mutex<Ownership>,
+    ownership: Mutex<Ownership<OpenStream>>,
     instances: Mutex<InstanceTable<Arc<Instance>>>,
     /// Why it shuts down, once it does.
     shutdown: watch::Sender<Option<ShutdownReason>>,
     /// How many instances there are.
     count: watch::Sender<usize>,
 }
+
+/// What a launch is given.
+pub(crate) struct Launched {
+    /// The installation's home in its canonical spelling.
+    pub(crate) home: PathBuf,
+    /// What the server listens on.
+    pub(crate) address: SocketAddr,
+    /// What buys the first credential.
+    pub(crate) nonce: SecretString,
+    /// How long the server tolerates having no owner.
+    pub(crate) unowned_period: Duration,
+    /// How many unacknowledged events one instance may hold.
+    pub(crate) event_limit: usize,
+}
+
+/// What ends a stream of a superseded credential.
+type OpenStream = (Arc<Instance>, StreamNumber);
 
 /// Why an instance was not created.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +76,13 @@ pub(crate) enum NotCreated {
 
 impl Server {
     /// A fresh launch: a new identity, no owner, no instance.
-    pub(crate) fn new(
-        seams: Seams,
-        nonce: SecretString,
-        unowned_period: Duration,
-        event_limit: usize,
-    ) -> Self {
+    pub(crate) fn new(seams: Seams, launched: Launched) -> Self {
+        let Launched { home, address, nonce, unowned_period, event_limit } = launched;
         let ownership = Ownership::new(seams.clock.monotonic(), nonce, unowned_period);
         Self {
             identity: ServerIdentity::new(random_hex(&*seams.entropy, IDENTITY_BYTES)),
+            home,
+            address,
             unowned_period,
             event_limit,
             numbers: Arc::default(),
@@ -88,8 +115,8 @@ impl Server {
     }
 
     /// The nonce buys the first credential, once.
-    pub(crate) fn handshake(&self, nonce: &str) -> Result<SecretString, AdmissionRefused> {
-        let fresh = SecretString::from(random_hex(&*self.seams.entropy, CREDENTIAL_BYTES));
+    pub(crate) fn handshake(&self, nonce: &str) -> Result<Credential, AdmissionRefused> {
+        let fresh = Credential::fresh(&*self.seams.entropy);
         let answer = self.ownership().handshake(self.seams.clock.monotonic(), nonce, fresh);
         match &answer {
             Ok(_) => info!("handshake accepted"),
@@ -99,26 +126,140 @@ impl Server {
     }
 
     /// Whether a caller who presents this may go on.
-    pub(crate) fn admit(&self, access: Access, presented: Option<&str>) -> Result<(), AdmissionRefused> {
+    pub(crate) fn admit(
+        &self,
+        access: Access,
+        presented: Option<&Credential>,
+    ) -> Result<Admitted, AdmissionRefused> {
         self.ownership().admit(self.seams.clock.monotonic(), access, presented)
     }
 
+    /// Demonstrates every acceptable credential over this challenge (O-001.10).
+    pub(crate) fn prove(&self, challenge: &Challenge) -> Result<ProofAnswer, AdmissionRefused> {
+        let binding = Binding::new(&self.home, &self.identity, self.address);
+        let proved = self.ownership().prove(self.seams.clock.monotonic(), challenge, binding);
+        match &proved {
+            Ok(_) => info!("challenge answered"),
+            Err(refused) => info!(reason = %refused, "challenge refused"),
+        }
+        proved
+    }
+
     /// Renews ownership (O-003.8).
-    pub(crate) fn claim(&self) -> Result<(), AdmissionRefused> {
-        let claimed = self.ownership().claim(self.seams.clock.monotonic());
+    pub(crate) fn claim(&self, presented: Option<&Credential>) -> Result<(), AdmissionRefused> {
+        let mut ownership = self.ownership();
+        let claimed = ownership.claim(self.seams.clock.monotonic(), presented);
         match &claimed {
-            Ok(()) => debug!("ownership claimed"),
+            Ok(()) => debug!(rotation = ?ownership.latest_rotation(), "ownership claimed"),
             Err(refused) => info!(reason = %refused, "claim refused"),
         }
         claimed
     }
 
-    /// Creates the instance of this request, or gives the one that it created before.
-    pub(crate) fn create(self: &Arc<Self>, request: &CreateInstance) -> Result<InstanceStatus, NotCreated> {
+    /// The first step of an adoption (O-002.7). The streams of the superseded credential are over before this returns
+    /// (O-002.2).
+    pub(crate) fn rotate(
+        &self,
+        presented: Option<&Credential>,
+    ) -> Result<(RotationId, Credential), AdmissionRefused> {
+        let fresh = Credential::fresh(&*self.seams.entropy);
         let mut ownership = self.ownership();
-        if ownership.check(self.seams.clock.monotonic()).is_some() {
-            return Err(AdmissionRefused::ShuttingDown.into());
+        let rotated = ownership
+            .rotate(self.seams.clock.monotonic(), presented, fresh)
+            .inspect_err(|refused| info!(reason = %refused, "rotation refused"))?;
+        for (_, (instance, stream)) in &rotated.superseded_streams {
+            instance.supersede(*stream);
         }
+        let replacement = rotated.replacement;
+        info!(
+            rotation = %replacement.id, replayed = replacement.replayed,
+            streams = rotated.superseded_streams.len(), "credential rotated"
+        );
+        Ok((replacement.id, replacement.credential))
+    }
+
+    /// The second step: the adopter has stored the replacement (O-002.6). Tells whether that was news.
+    pub(crate) fn confirm(
+        &self,
+        presented: Option<&Credential>,
+        id: RotationId,
+    ) -> Result<bool, AdmissionRefused> {
+        let confirmed = self.ownership().confirm(self.seams.clock.monotonic(), presented, id);
+        match &confirmed {
+            Ok(took_effect) => info!(rotation = %id, took_effect, "rotation confirmed"),
+            Err(refused) => info!(rotation = %id, reason = %refused, "confirmation refused"),
+        }
+        confirmed
+    }
+
+    /// Judges once more whether the caller drives, and carries the effect out in the same step. The effect is short and
+    /// never waits.
+    pub(crate) fn as_driver<T>(
+        &self,
+        admitted: Admitted,
+        operation: &'static str,
+        effect: impl FnOnce() -> T,
+    ) -> Result<T, AdmissionRefused> {
+        let mut ownership = self.ownership();
+        self.judge_again(&mut ownership, admitted, operation)?;
+        Ok(effect())
+    }
+
+    fn judge_again(
+        &self,
+        ownership: &mut Ownership<OpenStream>,
+        admitted: Admitted,
+        operation: &'static str,
+    ) -> Result<(), AdmissionRefused> {
+        match ownership.still_drives(self.seams.clock.monotonic(), admitted) {
+            Ok(()) => trace!(?admitted, operation, "driven"),
+            Err(refused) => {
+                info!(operation, reason = %refused, "operation refused after it was admitted");
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches an event stream, unless its caller was superseded since it was admitted (O-002.2).
+    pub(crate) fn open_stream(
+        &self,
+        admitted: Admitted,
+        instance: &Arc<Instance>,
+    ) -> Result<(StreamId, StreamNumber), AdmissionRefused> {
+        let mut number = None;
+        let mut ownership = self.ownership();
+        let opened = ownership.open_stream(self.seams.clock.monotonic(), admitted, || {
+            let attached = instance.attach();
+            number = Some(attached);
+            (Arc::clone(instance), attached)
+        });
+        match opened {
+            Ok(id) => {
+                let open = ownership.streams().count();
+                debug!(instance = %instance.id(), ?admitted, open, "stream registered");
+                Ok((id, number.expect("a stream that was opened was attached")))
+            }
+            Err(refused) => {
+                info!(instance = %instance.id(), reason = %refused, "stream refused after it was admitted");
+                Err(refused)
+            }
+        }
+    }
+
+    /// A stream ended by itself.
+    pub(crate) fn forget_stream(&self, id: StreamId) {
+        self.ownership().forget_stream(id);
+    }
+
+    /// Creates the instance of this request, or gives the one that it created before.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        request: &CreateInstance,
+    ) -> Result<InstanceStatus, NotCreated> {
+        let mut ownership = self.ownership();
+        self.judge_again(&mut ownership, admitted, "create instance")?;
         let mut instances = self.instances();
         let admission = instances.create(request, || {
             let (seams, numbers) = (self.seams.clone(), Arc::clone(&self.numbers));
@@ -148,6 +289,18 @@ impl Server {
     pub(crate) fn list(&self) -> InstanceList {
         let instances = self.instances().all();
         InstanceList { instances: instances.iter().map(|instance| instance.status()).collect() }
+    }
+
+    /// The ownership shutdown: its asker is judged once more in the step that decides (O-002.9).
+    pub(crate) fn ask_to_shut_down(&self, presented: Option<&Credential>) -> Result<usize, AdmissionRefused> {
+        let asked = self.ownership().ask_to_shut_down(self.seams.clock.monotonic(), presented);
+        match asked {
+            Ok(reason) => Ok(self.shut_down(reason)),
+            Err(refused) => {
+                info!(reason = %refused, "shutdown refused");
+                Err(refused)
+            }
+        }
     }
 
     /// Decides to shut down and begins to stop every instance. Repeated, it only tells how many are left.
@@ -189,7 +342,10 @@ impl Server {
     pub(crate) async fn watch_ownership(&self) {
         loop {
             let deadline = self.ownership().next_deadline();
-            self.seams.clock.sleep_until(deadline).await;
+            // None if the decision was taken already, perhaps by an operation that found the age too high.
+            if let Some(deadline) = deadline {
+                self.seams.clock.sleep_until(deadline).await;
+            }
             let decided = self.ownership().check(self.seams.clock.monotonic());
             if let Some(reason) = decided {
                 self.shut_down(reason);
@@ -206,7 +362,7 @@ impl Server {
         self.count.send_replace(instances.len());
     }
 
-    fn ownership(&self) -> MutexGuard<'_, Ownership> {
+    fn ownership(&self) -> MutexGuard<'_, Ownership<OpenStream>> {
         self.ownership.lock().expect("no step panics while it holds the ownership")
     }
 
@@ -217,9 +373,6 @@ impl Server {
 
 /// Enough that no two launches ever share one.
 const IDENTITY_BYTES: usize = 16;
-
-/// As much as its digest could be searched for.
-const CREDENTIAL_BYTES: usize = 32;
 
 /// The bound of a shutdown: the stops run beside each other, each within its budget, and the last looks come on top.
 /// What is left then cannot be ended by signals, and waiting longer would not help.

@@ -14,11 +14,15 @@ use tracing::{debug, warn};
 use wire::{ClientFrame, Seq, ServerFrame};
 
 use crate::instance::{Instance, StreamNumber, StreamOver};
+use crate::ownership::Admitted;
+use crate::server::Server;
 
 /// Why a stream ended.
 enum Ended {
     /// A newer one took over.
     Replaced,
+    /// Another backend has adopted the server.
+    Superseded,
     /// The instance is being stopped.
     Stopping,
     /// The reader closed it, or the connection broke.
@@ -29,14 +33,26 @@ enum Ended {
     Misspoken,
 }
 
-/// Runs the stream to its end.
-pub(crate) async fn run(socket: WebSocket, instance: Arc<Instance>, clock: Arc<dyn Clock>, after: Seq) {
-    let stream = instance.attach();
+/// Runs the stream to its end. Between the request's accept check and here lies the upgrade, at the caller's pace:
+/// whoever was superseded meanwhile is closed without a frame.
+pub(crate) async fn run(
+    mut socket: WebSocket,
+    server: Arc<Server>,
+    admitted: Admitted,
+    instance: Arc<Instance>,
+    after: Seq,
+) {
+    let clock = Arc::clone(&server.seams().clock);
+    let Ok((id, stream)) = server.open_stream(admitted, &instance) else {
+        let _ = within(&*clock, FAREWELL_WAIT, socket.send(Message::Close(None))).await;
+        return;
+    };
     let (mut sink, mut source) = socket.split();
     let ended = tokio::select! {
         biased;
         over = instance.stream_over(stream) => match over {
             StreamOver::Replaced => Ended::Replaced,
+            StreamOver::Superseded => Ended::Superseded,
             StreamOver::Stopping => Ended::Stopping,
         },
         ended = read(&mut source, &instance, stream, &*clock) => ended,
@@ -44,6 +60,7 @@ pub(crate) async fn run(socket: WebSocket, instance: Arc<Instance>, clock: Arc<d
         never = expire_permissions(&instance, &*clock) => match never {},
     };
     instance.detach(stream, ended.name());
+    server.forget_stream(id);
     let farewell = async {
         if matches!(ended, Ended::Replaced) {
             let _ = send(&mut sink, &ServerFrame::Replaced {}).await;
@@ -143,6 +160,7 @@ impl Ended {
     fn name(&self) -> &'static str {
         match self {
             Self::Replaced => "replaced",
+            Self::Superseded => "superseded",
             Self::Stopping => "instance stopping",
             Self::Closed => "closed",
             Self::Silent => "silent",

@@ -294,7 +294,7 @@ impl TestServer {
             limit: PATIENCE,
         });
         let credential = client.handshake(&SecretString::from("nonce-1")).await.unwrap();
-        Self { client: client.with_credential(credential), seams, home, child }
+        Self { client: client.with_credential(credential.to_text()), seams, home, child }
     }
 
     async fn spawn(seams: &Seams, home: PathBuf, listen: &str, env: &[(&str, &str)]) -> Child {

@@ -112,7 +112,7 @@ async fn send(backend: &Arc<Backend>, session: &SessionId, execution: &Execution
                 warn!(%session, turn = %key, error = %chain(&failed), "prompt is sent again");
             }
             // Whoever follows the execution drops it (O-002.3).
-            Err(failed) if failed.refusal() == Some(ServerCode::Unauthorized) => return,
+            Err(failed) if failed.is_unauthorized() => return,
             Err(failed) => return not_delivered(backend, session, key, chain(&failed)).await,
         }
         backend.seams.clock.sleep(pause).await;

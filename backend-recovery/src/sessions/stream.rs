@@ -105,7 +105,7 @@ impl Follower<'_> {
         let mut last = stored.map_err(|failed| Detached::Broken(chain(&failed)))?;
         let mut stream =
             server.client.events(instance, last).await.map_err(|failed| match failed.refusal() {
-                Some(RefusalCode::Unauthorized) => Detached::Superseded,
+                _ if failed.is_unauthorized() => Detached::Superseded,
                 Some(RefusalCode::UnknownInstance) => Detached::Gone,
                 _ => Detached::Broken(chain(&failed)),
             })?;

@@ -12,6 +12,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use crate::http::{Endpoint, ExchangeFailed, exchange};
+use crate::proof::{Challenge, ProofAnswer};
 use crate::*;
 
 /// Why a call has no result.
@@ -55,6 +56,12 @@ impl CallFailed {
         }
     }
 
+    /// Whether the credential is not, or no longer, accepted (O-002.3). By status, since the codes of other builds
+    /// differ.
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Refused { status: 401, .. } | Self::Unreadable { status: 401, .. })
+    }
+
     /// Whether nothing at all answered (ruling 7).
     pub fn is_no_answer(&self) -> bool {
         matches!(self, Self::Exchange { .. })
@@ -83,20 +90,48 @@ impl ControlClient {
         Self { endpoint: Endpoint { credential: Some(credential), ..self.endpoint.clone() } }
     }
 
-    /// `GET /identity`: open, discloses nothing else (O-001.11).
+    /// `GET /identity`: open, discloses nothing else (O-001.11). An answer without a period is not a control server's.
     ///
     /// # Errors
     /// See [`CallFailed`]; so for every call.
     pub async fn identity(&self) -> Result<IdentityAnswer, CallFailed> {
-        self.call("identity", Method::GET, "/identity", None::<&Done>).await
+        let operation = "identity";
+        let answer: IdentityAnswer = self.call(operation, Method::GET, "/identity", None::<&Done>).await?;
+        match answer.unowned_period_ms {
+            0 => Err(CallFailed::Unreadable { operation, status: 200 }),
+            _ => Ok(answer),
+        }
+    }
+
+    /// `POST /ownership/prove`: what shows that the server holds our credential (O-001.10). Its own credential never
+    /// goes with it: whoever answers is a stranger until the answer was verified.
+    pub async fn prove(&self, challenge: &Challenge) -> Result<ProofAnswer, CallFailed> {
+        let stranger = Self { endpoint: Endpoint { credential: None, ..self.endpoint.clone() } };
+        stranger.call("prove", Method::POST, "/ownership/prove", Some(&challenge.request())).await
     }
 
     /// `POST /auth/handshake`: the launcher's nonce buys the first credential, once.
-    pub async fn handshake(&self, nonce: &SecretString) -> Result<SecretString, CallFailed> {
+    pub async fn handshake(&self, nonce: &SecretString) -> Result<Credential, CallFailed> {
+        let operation = "handshake";
         let request = HandshakeRequest { nonce: nonce.expose_secret().to_owned() };
         let answer: HandshakeAnswer =
-            self.call("handshake", Method::POST, "/auth/handshake", Some(&request)).await?;
-        Ok(SecretString::from(answer.credential))
+            self.call(operation, Method::POST, "/auth/handshake", Some(&request)).await?;
+        credential(operation, &answer.credential)
+    }
+
+    /// `POST /api/v1/ownership/rotate`: the credential's replacement, or once more the unconfirmed one (O-002.10).
+    /// Renews ownership.
+    pub async fn rotate(&self) -> Result<(RotationId, Credential), CallFailed> {
+        let operation = "rotate";
+        let answer: RotationAnswer =
+            self.call(operation, Method::POST, "/api/v1/ownership/rotate", Some(&Done {})).await?;
+        Ok((answer.rotation_id, credential(operation, &answer.credential)?))
+    }
+
+    /// `POST /api/v1/ownership/confirm`: both durable writes of this rotation are done (O-002.7).
+    pub async fn confirm(&self, rotation_id: RotationId) -> Result<RotationConfirmed, CallFailed> {
+        let request = ConfirmRotation { rotation_id };
+        self.call("confirm", Method::POST, "/api/v1/ownership/confirm", Some(&request)).await
     }
 
     /// `POST /api/v1/ownership/claim`: establishes and renews ownership (O-003.8).
@@ -278,6 +313,11 @@ impl EventStream {
 #[derive(Debug, thiserror::Error)]
 #[error("the event stream broke")]
 pub struct StreamBroken(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+/// A credential that does not parse is not passed on to anybody.
+fn credential(operation: &'static str, text: &str) -> Result<Credential, CallFailed> {
+    Credential::parse(text).map_err(|NotACredential| CallFailed::Unreadable { operation, status: 200 })
+}
 
 fn instance_path(id: &InstanceId, rest: &str) -> String {
     format!("/api/v1/instances/{id}{rest}")

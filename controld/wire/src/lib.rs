@@ -6,7 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod credential;
 pub mod http;
+pub mod proof;
+mod rotation;
 mod value;
 
+pub use credential::*;
+pub use rotation::*;
 pub use value::*;

@@ -102,7 +102,8 @@ pub struct IdentityAnswer {
 }
 
 /// The capabilities that this build's control server advertises and that this build's backend requires.
-pub const CAPABILITIES: [&str; 3] = ["events-acknowledged", "instances", "turn-outcomes-kept"];
+pub const CAPABILITIES: [&str; 4] =
+    ["credential-rotation", "events-acknowledged", "instances", "turn-outcomes-kept"];
 
 /// What a launcher presents once to get the first credential.
 #[derive(Serialize, Deserialize)]
@@ -430,8 +431,13 @@ pub enum ClientFrame {
 pub enum RefusalCode {
     /// No credential, or not an acceptable one.
     Unauthorized,
+    /// The credential was superseded by another backend's adoption (O-002.3). Builds before it say
+    /// [`Self::Unauthorized`]: judge by the status, 401 either way.
+    CredentialSuperseded,
     /// The nonce is wrong or was used before.
     HandshakeRefused,
+    /// No rotation of that id was ever issued (O-002.6).
+    UnknownRotation,
     /// The server has decided to shut down; nothing turns it back (O-003.9).
     ShuttingDown,
     /// No such instance.

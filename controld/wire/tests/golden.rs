@@ -24,6 +24,9 @@ fn ownership_and_identity() {
     );
     same::<HandshakeRequest>(r#"{"nonce":"n-1"}"#);
     same::<HandshakeAnswer>(r#"{"credential":"00ff"}"#);
+    same::<RotationAnswer>(r#"{"rotation_id":3,"credential":"00ff"}"#);
+    same::<ConfirmRotation>(r#"{"rotation_id":3}"#);
+    same::<RotationConfirmed>(r#"{"took_effect":true}"#);
     same::<Stopping>(r#"{"left":3}"#);
     same::<Done>("{}");
 }
@@ -119,7 +122,9 @@ fn frames() {
 fn refusals_and_refusals_to_come() {
     let codes = [
         (RefusalCode::Unauthorized, "unauthorized"),
+        (RefusalCode::CredentialSuperseded, "credential_superseded"),
         (RefusalCode::HandshakeRefused, "handshake_refused"),
+        (RefusalCode::UnknownRotation, "unknown_rotation"),
         (RefusalCode::ShuttingDown, "shutting_down"),
         (RefusalCode::UnknownInstance, "unknown_instance"),
         (RefusalCode::InstanceConflict, "instance_conflict"),
