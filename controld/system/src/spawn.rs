@@ -1,6 +1,7 @@
 //! Starting a child: its own session, exactly its own environment, and no descriptor of ours.
 
 use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::process::Stdio as StdStdio;
 
 use process_wrap::tokio::{ChildWrapper, CommandWrap, CommandWrapper, ProcessSession};
@@ -40,13 +41,22 @@ fn explained(request: &SpawnRequest, error: io::Error) -> io::Error {
             io::Error::new(error.kind(), format!("{}: {text}", directory.display())),
         );
     }
-    let in_path = error.kind() == ErrorKind::NotFound && !request.program.contains('/');
+    // It also says "permission denied" of a name that is nowhere, if it could not look into one of the directories.
+    let absent = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied);
     match request.env.get("PATH") {
-        Some(path) if in_path => cannot(
-            "start",
-            &request.program,
-            io::Error::new(error.kind(), format!("not found in PATH={path}")),
-        ),
+        Some(path) if absent && !request.program.contains('/') => {
+            match path
+                .split(':')
+                .map(|place| Path::new(place).join(&request.program))
+                .find(|file| file.is_file())
+            {
+                Some(found) => cannot("start", found.display(), error),
+                None => {
+                    let text = format!("not found in PATH={path}");
+                    cannot("start", &request.program, io::Error::new(ErrorKind::NotFound, text))
+                }
+            }
+        }
         _ => cannot("start", &request.program, error),
     }
 }
