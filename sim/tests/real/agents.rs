@@ -1,6 +1,7 @@
 //! Programs that are no agents.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
@@ -9,14 +10,18 @@ use crate::stage::{Stage, assert_says};
 
 #[test]
 fn a_program_that_does_not_exist_or_cannot_be_run_fails_its_session_by_name() {
-    let stage = Stage::with(
-        "[profiles.missing]\ncommand = \"/nowhere/agent\"\n[profiles.unknown]\ncommand = \"no-such-agent\"\n",
-    );
+    let stage = Stage::new();
     let plain = stage.path("plain");
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     let interpreted = stage.path("interpreted");
     fs::write(&interpreted, "#!/nowhere/interpreter\n").unwrap();
     executable(&interpreted);
+    // A directory of the path that may not be looked into hides nothing of what is wrong; the superuser sees all.
+    let hidden = stage.path("hidden");
+    fs::create_dir(&hidden).unwrap();
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o400)).unwrap();
+    let path = format!("{}:{}", hidden.display(), std::env::var("PATH").unwrap());
+    let stage = stage.set("PATH", &path);
     let directory = stage.workspace();
     stage.configure(&format!(
         "[profiles.missing]\ncommand = \"/nowhere/agent\"\n[profiles.unknown]\ncommand = \"no-such-agent\"\n\
@@ -144,6 +149,5 @@ fn only_the_server_runs(stage: &Stage, backend: &crate::stage::Backend<'_>) {
 }
 
 fn executable(path: &std::path::Path) {
-    use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
