@@ -85,6 +85,11 @@ pub const SHOWN: &[Criterion] = &[
         sentence: "When exactly one live instance reports a given session identity, it is re-tracked, whether or \
                    not its instance identifier equals the record's.",
     },
+    Criterion {
+        id: "O-002.4",
+        sentence: "The second backend on one installation is refused at start-up by the home lock, taken before log, \
+                   store or any contact, held until cleanup ends, not inherited by child processes.",
+    },
 ];
 
 /// Per family, a bug to plant in a scratch copy to see its snapshots change.
@@ -98,5 +103,10 @@ pub const FAMILIES: &[Family] = &[
         prefix: "S-002",
         planted_bug: "correlate by the record's instance id instead of the reported session: S-002.2 then prints \
                       an instance that is stopped as an orphan",
+    },
+    Family {
+        prefix: "O-002",
+        planted_bug: "let the backend take the home lock after it has opened its store: O-002.4 then prints effects \
+                      on the database",
     },
 ];

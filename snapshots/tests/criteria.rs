@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sim::scenarios::{BackendKilledInMidTurn, GracefulShutdown, OtherInstance};
+use sim::scenarios::{BackendKilledInMidTurn, GracefulShutdown, OtherInstance, SecondBackend};
 use sim::{Fault, Kind, Line, Plan, Scenario, run_one};
 use snapshots::{Told, criterion, yes};
 
@@ -111,6 +111,7 @@ fn s_001_5() {
         let expected: Vec<u64> = (1..=whole.len() as u64).collect();
         shown.say(&format!("{instance}: places from 1 without a gap"), yes(*whole == expected));
     }
+    let mut whole = BTreeMap::new();
     for read in told.noted("transcript read") {
         let session = read.field("session");
         let texts = |line: &&Line| line.field("session") == session;
@@ -121,11 +122,10 @@ fn s_001_5() {
             .collect();
         let shown_texts: Vec<&str> =
             told.noted("transcript chunk").filter(texts).map(|line| line.field("text")).collect();
-        let session = told.plain(session);
-        shown.say(
-            &format!("{session}: the transcript is what its agent said, in its order"),
-            yes(said == shown_texts),
-        );
+        whole.insert(told.plain(session), said == shown_texts);
+    }
+    for (session, whole) in whole {
+        shown.say(&format!("{session}: the transcript is what its agent said, in its order"), yes(whole));
     }
     shown.compare();
 }
@@ -139,9 +139,7 @@ fn s_002_1() {
         shown.say(&told.plain(&format!("{instance} is created for")), told.plain(session));
     }
     shown.rule();
-    for step in told.logged("backend-recovery", "recovery plan") {
-        shown.line(&told.plain(step.field("step")));
-    }
+    shown.plan(&told);
     shown.compare();
 }
 
@@ -159,12 +157,34 @@ fn s_002_2() {
         format!("{}, which reports {reported}", told.plain(live.field("instance"))),
     );
     shown.rule();
-    for step in told.logged("backend-recovery", "recovery plan") {
-        shown.line(&told.plain(step.field("step")));
-    }
+    shown.plan(&told);
     let retracked = told.logged("backend-recovery", "session re-tracked").next().expect("it is re-tracked");
     let (session, instance) = (retracked.field("session"), retracked.field("instance"));
     shown.say(&format!("{} is re-tracked on", told.plain(session)), told.plain(instance));
+    shown.compare();
+}
+
+#[test]
+fn o_002_4() {
+    let told = told(&SecondBackend, calm());
+    let mut shown = Shown::of("O-002.4");
+    let refused = told.noted("second backend ended").next().expect("the second backend ends");
+    shown.say("the second backend ends with", refused.field("status"));
+    let first = told.start_of("backend-recovery#1");
+    let pid = first.field("pid").split('@').next().unwrap_or_default();
+    shown.say("and says", refused.field("stderr").replace(pid, "(the first one's pid)"));
+    let effects =
+        told.lines.iter().filter(|line| line.kind == Kind::Effect && line.process == "backend-recovery#2");
+    for effect in effects.filter(|line| line.text != "pipe.write") {
+        let outcome = if effect.field("failed").is_empty() { "done" } else { "refused" };
+        shown.line(format!("its effect: {} {} {outcome}", effect.text, effect.field("path")).trim_end());
+    }
+    shown.rule();
+    shown.fates(&told);
+    shown.say(
+        "sessions re-tracked by the third",
+        told.logged("backend-recovery", "session re-tracked").count(),
+    );
     shown.compare();
 }
 
@@ -198,6 +218,24 @@ impl Shown {
                 self.line(&fate);
             }
         }
+    }
+
+    /// The plan that recovery printed, sorted: its own order is that of drawn ids.
+    fn plan(&mut self, told: &Told) {
+        let steps = told.logged("backend-recovery", "recovery plan");
+        let steps: BTreeSet<String> = steps.map(|step| told.plain(step.field("step"))).collect();
+        steps.iter().for_each(|step| self.line(step));
+    }
+
+    /// What became of everybody, and whether anybody was stopped.
+    fn lives_on(&mut self, told: &Told) {
+        self.fates(told);
+        self.say(
+            "signals to the control server or an agent",
+            signals_to(told, &["controld", "scripted-agent"]),
+        );
+        self.say("stops that the control server was asked for", stops(told));
+        self.say("agents say something while no backend runs", yes(agents_go_on(told)));
     }
 
     fn compare(self) {

@@ -23,12 +23,7 @@ impl<'a> Installation<'a> {
     /// Starts the backend whenever none runs, as a service manager does, for ever.
     pub async fn keep_backend_running(&self) -> Result<std::convert::Infallible, Violation> {
         loop {
-            let start = Start::new("backend-recovery")
-                .args(["serve"])
-                .env("KANDEV_HOME_DIR", HOME)
-                .env("HOME", "/home/user")
-                .env("PATH", "/usr/bin");
-            let mut backend = self.director.start(start).await.map_err(|error| {
+            let mut backend = self.director.start(serve()).await.map_err(|error| {
                 Violation::new("required", "S-001.2", "a backend can be started", error.to_string())
             })?;
             let status = backend.exit().await.map_err(|error| {
@@ -68,6 +63,15 @@ impl<'a> Installation<'a> {
             .map(|agent| agent.identity)
             .collect()
     }
+}
+
+/// The command that runs the installation's backend.
+pub(super) fn serve() -> Start {
+    Start::new("backend-recovery")
+        .args(["serve"])
+        .env("KANDEV_HOME_DIR", HOME)
+        .env("HOME", "/home/user")
+        .env("PATH", "/usr/bin")
 }
 
 /// The installation's home.

@@ -4,6 +4,7 @@ mod backend_killed;
 mod graceful_shutdown;
 mod installation;
 mod other_instance;
+mod second_backend;
 mod story;
 mod two_kills;
 mod user;
@@ -16,6 +17,7 @@ pub use backend_killed::BackendKilledInMidTurn;
 pub use graceful_shutdown::GracefulShutdown;
 pub use installation::Installation;
 pub use other_instance::OtherInstance;
+pub use second_backend::SecondBackend;
 pub use two_kills::TwoKillsInARow;
 
 /// All scenarios, in the order in which they run.
@@ -25,5 +27,6 @@ pub fn all() -> Vec<Arc<dyn Scenario>> {
         Arc::new(GracefulShutdown),
         Arc::new(TwoKillsInARow),
         Arc::new(OtherInstance),
+        Arc::new(SecondBackend),
     ]
 }
