@@ -134,10 +134,11 @@ fn s_001_5() {
 fn s_002_1() {
     let told = told(&BackendKilledInMidTurn, kill_in_mid_turn());
     let mut shown = Shown::of("S-002.1");
-    for created in told.logged("controld", "instance created") {
-        let (instance, session) = (created.field("instance"), created.field("session"));
-        shown.say(&told.plain(&format!("{instance} is created for")), told.plain(session));
-    }
+    let created = told.logged("controld", "instance created").map(|line| {
+        let (instance, session) = (line.field("instance"), line.field("session"));
+        told.plain(&format!("{instance} is created for {session}"))
+    });
+    created.collect::<BTreeSet<String>>().iter().for_each(|line| shown.line(line));
     shown.rule();
     shown.plan(&told);
     shown.compare();
