@@ -91,7 +91,8 @@ async fn operate(
     }
     debug!(configured = ?config.idle_reaping, "idle instances are not stopped by this build");
     info!(
-        %address, server = %server.identity(), unowned_period = ?config.unowned_period,
+        %address, server = %server.identity(),
+        unowned_period_ms = u64::try_from(config.unowned_period.as_millis()).unwrap_or(u64::MAX),
         event_limit = config.event_limit, until_stdin_closes = config.until_stdin_closes, "listening"
     );
 

@@ -17,6 +17,7 @@
 //! effect here, a stream's accept check and its subscription (O-002.2), a rotation and the end of the older streams.
 //! Not here: what a shutdown does, and which credential is which, that is [`crate::credential_rotation`].
 
+use std::fmt;
 use std::time::Duration;
 
 use seam::Monotonic;
@@ -75,6 +76,16 @@ pub(crate) enum Admitted {
     Adopter(RotationId),
     /// The holder of this rotation's credential.
     Driver(RotationId),
+}
+
+impl fmt::Display for Admitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anybody => f.write_str("anybody"),
+            Self::Adopter(latest) => write!(f, "superseded by {latest}"),
+            Self::Driver(rotation) => write!(f, "driver {rotation}"),
+        }
+    }
 }
 
 /// An adoption's first step (O-002.7).

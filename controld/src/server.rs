@@ -212,7 +212,7 @@ impl Server {
         operation: &'static str,
     ) -> Result<(), AdmissionRefused> {
         match ownership.still_drives(self.seams.clock.monotonic(), admitted) {
-            Ok(()) => trace!(?admitted, operation, "driven"),
+            Ok(()) => trace!(by = %admitted, operation, "driven"),
             Err(refused) => {
                 info!(operation, reason = %refused, "operation refused after it was admitted");
                 return Err(refused);
@@ -237,7 +237,7 @@ impl Server {
         match opened {
             Ok(id) => {
                 let open = ownership.streams().count();
-                debug!(instance = %instance.id(), ?admitted, open, "stream registered");
+                debug!(instance = %instance.id(), stream = ?number, by = %admitted, open, "stream registered");
                 Ok((id, number.expect("a stream that was opened was attached")))
             }
             Err(refused) => {

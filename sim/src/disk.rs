@@ -62,6 +62,13 @@ impl DiskState {
         }
     }
 
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.nodes.iter().filter_map(|(path, node)| match node {
+            Node::File { bytes, .. } => Some((path.as_path(), bytes.as_slice())),
+            Node::Directory { .. } => None,
+        })
+    }
+
     pub(crate) fn content_mut(&mut self, path: &Path) -> Option<&mut Vec<u8>> {
         match self.nodes.get_mut(path)? {
             Node::File { bytes, .. } => Some(bytes),

@@ -115,6 +115,11 @@ impl<'a> WorldView<'a> {
         self.state.disk.content(path.as_ref())
     }
 
+    /// Every file with its content, by path.
+    pub fn files(&self) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
+        self.state.disk.files()
+    }
+
     /// The lines before the one that is being looked at.
     pub fn lines(&self) -> &'a [Line] {
         self.state.trace.lines()

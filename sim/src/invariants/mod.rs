@@ -2,8 +2,13 @@
 
 mod bounded;
 mod conservation;
+mod deadman;
 mod one_agent;
+mod one_driver;
 mod outcome_once;
+mod proof_first;
+mod secret_safe;
+mod unproven_untouched;
 mod worktree_untouched;
 
 use crate::observer::Observer;
@@ -16,5 +21,10 @@ pub fn all() -> Vec<Box<dyn Observer>> {
         Box::new(one_agent::OneAgent),
         Box::new(worktree_untouched::WorktreeUntouched),
         Box::<bounded::Bounded>::default(),
+        Box::<one_driver::OneDriver>::default(),
+        Box::<proof_first::ProofFirst>::default(),
+        Box::<unproven_untouched::UnprovenUntouched>::default(),
+        Box::<deadman::Deadman>::default(),
+        Box::<secret_safe::SecretSafe>::default(),
     ]
 }
