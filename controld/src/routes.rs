@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -112,6 +112,8 @@ async fn admit(
                 }
                 _ => debug!(%method, path, reason = %refused, "request refused"),
             }
+            // A connection that is closed over what was sent and not read is reset, and the answer with it.
+            let _ = to_bytes(request.into_body(), UNREAD_BYTES).await;
             return Err(refused.into());
         }
     };
@@ -134,12 +136,18 @@ async fn handshake(State(server): Asked, body: Body) -> Answer<HandshakeAnswer> 
     Ok(Json(HandshakeAnswer { credential: credential.to_text().expose_secret().to_owned() }))
 }
 
-async fn claim(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<Done> {
+async fn claim(State(server): Asked, Extension(presented): Extension<Presented>, body: Body) -> Answer<Done> {
+    let Done {} = parse(body)?;
     server.claim(presented.0.as_ref())?;
     Ok(Json(Done {}))
 }
 
-async fn rotate(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<RotationAnswer> {
+async fn rotate(
+    State(server): Asked,
+    Extension(presented): Extension<Presented>,
+    body: Body,
+) -> Answer<RotationAnswer> {
+    let Done {} = parse(body)?;
     let (rotation_id, credential) = server.rotate(presented.0.as_ref())?;
     let credential = credential.to_text().expose_secret().to_owned();
     Ok(Json(RotationAnswer { rotation_id, credential }))
@@ -155,7 +163,12 @@ async fn confirm(
     Ok(Json(RotationConfirmed { took_effect }))
 }
 
-async fn shutdown(State(server): Asked, Extension(presented): Extension<Presented>) -> Answer<Stopping> {
+async fn shutdown(
+    State(server): Asked,
+    Extension(presented): Extension<Presented>,
+    body: Body,
+) -> Answer<Stopping> {
+    let Done {} = parse(body)?;
     let left = server.ask_to_shut_down(presented.0.as_ref())?;
     Ok(Json(Stopping { left: left as u64 }))
 }
@@ -208,7 +221,8 @@ async fn prompt(
     on_instance(&server, by, "prompt", id, |instance| Ok(PromptAccepted { turn: instance.prompt(request)? }))
 }
 
-async fn cancel(State(server): Asked, Extension(by): By, Path(id): Path<String>) -> Answer<Done> {
+async fn cancel(State(server): Asked, Extension(by): By, Path(id): Path<String>, body: Body) -> Answer<Done> {
+    let Done {} = parse(body)?;
     on_instance(&server, by, "cancel", id, |instance| {
         instance.cancel();
         Ok(Done {})
@@ -391,6 +405,10 @@ impl From<AnswerRefused> for Refused {
 
 /// The largest request: a prompt with pasted files. Beyond it the caller gets 413.
 const BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// How much a refused caller may still be sending for its refusal to arrive for certain. A larger prompt's sender may
+/// see a reset instead, and asks again.
+const UNREAD_BYTES: usize = 64 * 1024;
 
 /// The largest frame of a reader: it only acknowledges.
 const CLIENT_FRAME_BYTES: usize = 16 * 1024;

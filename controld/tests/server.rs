@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seam::{Child, ExitStatus, Seams, Signal, SpawnRequest, Stdio, Target, within};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::client::{CallFailed, ControlClient, EventStream};
 use wire::http::Endpoint;
+use wire::proof::{Binding, Challenge};
 use wire::{
-    AnswerPermission, CreateInstance, Event, InstanceId, InstanceState, InstanceStatus, PermissionId,
-    PromptKey, PromptRequest, RefusalCode, Seq, ServerFrame, SessionId, TurnEnd, TurnId, kind,
+    AnswerPermission, CreateInstance, Credential, Event, InstanceId, InstanceState, InstanceStatus,
+    PermissionId, PromptKey, PromptRequest, RefusalCode, RotationId, Seq, ServerFrame, SessionId, TurnEnd,
+    TurnId, kind,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,6 +241,105 @@ async fn an_ownership_shutdown_stops_everything_and_ends_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_server_proves_that_it_holds_our_credential_for_this_home_and_endpoint() {
+    let server = TestServer::start(&[]).await;
+    let identity = server.client.identity().await.unwrap().server;
+    let home = server.seams.disk.canonical(server.home.path()).await.unwrap();
+    let endpoint = server.client.endpoint().address;
+    let held = Credential::parse(&server.credential()).unwrap();
+    let stranger = Credential::fresh(&*server.seams.entropy);
+    for (home, endpoint, credential, proves) in [
+        (home.as_path(), endpoint, &held, true),
+        (std::path::Path::new("/elsewhere"), endpoint, &held, false),
+        (home.as_path(), "127.0.0.1:1".parse().unwrap(), &held, false),
+        (home.as_path(), endpoint, &stranger, false),
+    ] {
+        let challenge = Challenge::fresh(&*server.seams.entropy);
+        let answer = server.client.prove(&challenge).await.unwrap();
+        let verdict = challenge.verify(&answer, credential, Binding::new(home, &identity, endpoint));
+        assert_eq!(proves, verdict.is_ok(), "{home:?} {endpoint}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_ends_the_streams_of_the_superseded_credential_and_everything_it_drove() {
+    let server = TestServer::start(&[]).await;
+    let instance = server.ready_instance("i-1").await;
+    let superseded = &server.client;
+    let mut stream = superseded.events(&instance, Seq::ZERO).await.unwrap();
+    server.wait_for(&instance, |status| status.attached).await;
+
+    let (rotation, credential) = superseded.rotate().await.unwrap();
+    assert_eq!(RotationId(1), rotation);
+    assert!(next(&mut stream).await.is_none(), "it is closed without a frame");
+    let driver = superseded.with_credential(credential.to_text());
+    assert!(!driver.instance(&instance).await.unwrap().attached);
+    for refused in [
+        superseded.instances().await.map(drop),
+        superseded.claim().await.map(drop),
+        superseded.confirm(rotation).await.map(drop),
+        superseded.cancel(&instance).await.map(drop),
+        superseded.events(&instance, Seq::ZERO).await.map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(Some(RefusalCode::CredentialSuperseded), refused.refusal());
+        assert!(refused.is_unauthorized());
+    }
+
+    // Until the confirmation a lost reply costs nothing: the same replacement is told again.
+    let (again, same) = superseded.rotate().await.unwrap();
+    assert!(again == rotation && same == credential);
+    let unknown = driver.confirm(RotationId(2)).await.unwrap_err();
+    assert_eq!(Some(RefusalCode::UnknownRotation), unknown.refusal());
+    assert!(driver.confirm(rotation).await.unwrap().took_effect);
+    assert!(!driver.confirm(rotation).await.unwrap().took_effect);
+    for refused in [superseded.rotate().await.map(drop), superseded.shutdown().await.map(drop)] {
+        assert_eq!(Some(RefusalCode::Unauthorized), refused.unwrap_err().refusal());
+    }
+    let mut stream = driver.events(&instance, Seq::ZERO).await.unwrap();
+    driver
+        .prompt(&instance, &PromptRequest { key: PromptKey::new("k-1"), text: "say 1".into() })
+        .await
+        .unwrap();
+    assert_eq!(places(&until(&mut stream, kind::TURN_ENDED).await), [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unconfirmed_superseded_credential_still_shuts_the_server_down() {
+    let mut server = TestServer::start(&[]).await;
+    server.client.rotate().await.unwrap();
+    server.client.shutdown().await.unwrap();
+    assert_eq!(ExitStatus::Code(0), server.exit().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_whose_body_arrives_after_a_rotation_has_no_effect() {
+    let server = TestServer::start(&[]).await;
+    let instance = server.ready_instance("i-1").await;
+    let address = server.client.endpoint().address;
+    let body = r#"{"key":"k-1","text":"say 1"}"#;
+    let head = format!(
+        "POST /api/v1/instances/{instance}/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\n\
+         content-length: {}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n",
+        server.credential(),
+        body.len()
+    );
+    let mut socket = server.seams.network.connect(address, PATIENCE).await.unwrap();
+    socket.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body once the caller has been admitted.
+    let mut asked = vec![0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    socket.read_exact(&mut asked).await.unwrap();
+    let (_, credential) = server.client.rotate().await.unwrap();
+    socket.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("credential_superseded"), "{answer}");
+    let driver = server.client.with_credential(credential.to_text());
+    let status = driver.instance(&instance).await.unwrap();
+    assert_eq!((None, Seq::ZERO), (status.turn.open, status.last_seq));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_and_the_end_of_the_launcher_stop_everything() {
     let mut server = TestServer::start(&[]).await;
     let agent = server.ready_instance("i-1").await;
@@ -295,6 +397,11 @@ impl TestServer {
         });
         let credential = client.handshake(&SecretString::from("nonce-1")).await.unwrap();
         Self { client: client.with_credential(credential.to_text()), seams, home, child }
+    }
+
+    /// The handshake's.
+    fn credential(&self) -> String {
+        self.client.endpoint().credential.as_ref().unwrap().expose_secret().to_owned()
     }
 
     async fn spawn(seams: &Seams, home: PathBuf, listen: &str, env: &[(&str, &str)]) -> Child {
