@@ -21,6 +21,7 @@ compile_error!(
      `.cargo/config.toml` sets it; RUSTFLAGS in the environment replaces what is set there"
 );
 
+mod adversaries;
 mod channel;
 mod clock;
 pub mod corpus;

@@ -15,7 +15,12 @@ pub struct Installation<'a> {
 impl<'a> Installation<'a> {
     /// Lays out the home and a workspace, as an installer and a user would.
     pub fn lay_out(director: &'a Director) -> Self {
-        director.install(format!("{HOME}/config.toml"), CONFIG);
+        Self::lay_out_with(director, "")
+    }
+
+    /// The same, with more in its configuration.
+    pub(super) fn lay_out_with(director: &'a Director, more: &str) -> Self {
+        director.install(format!("{HOME}/config.toml"), format!("{CONFIG}\n{more}"));
         director.install(format!("{WORKSPACE}/README.md"), "a project\n");
         Self { director }
     }
@@ -76,6 +81,9 @@ pub(super) fn serve() -> Start {
 
 /// The installation's home.
 pub(super) const HOME: &str = "/home/user/.kandev";
+
+/// Where its first control server listens, as configured by default.
+pub(super) const CONTROL_ADDRESS: &str = "127.0.0.1:39429";
 
 /// The folder that the sessions work in.
 pub(super) const WORKSPACE: &str = "/home/user/project";

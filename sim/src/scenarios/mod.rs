@@ -4,9 +4,12 @@ mod backend_killed;
 mod graceful_shutdown;
 mod installation;
 mod other_instance;
+mod port_thief;
 mod second_backend;
 mod story;
+mod superseded;
 mod two_kills;
+mod unowned;
 mod user;
 
 use std::sync::Arc;
@@ -17,8 +20,11 @@ pub use backend_killed::BackendKilledInMidTurn;
 pub use graceful_shutdown::GracefulShutdown;
 pub use installation::Installation;
 pub use other_instance::OtherInstance;
+pub use port_thief::PortThief;
 pub use second_backend::SecondBackend;
+pub use superseded::Superseded;
 pub use two_kills::TwoKillsInARow;
+pub use unowned::Unowned;
 
 /// All scenarios, in the order in which they run.
 pub fn all() -> Vec<Arc<dyn Scenario>> {
@@ -28,5 +34,8 @@ pub fn all() -> Vec<Arc<dyn Scenario>> {
         Arc::new(TwoKillsInARow),
         Arc::new(OtherInstance),
         Arc::new(SecondBackend),
+        Arc::new(PortThief),
+        Arc::new(Superseded),
+        Arc::new(Unowned),
     ]
 }
