@@ -29,6 +29,8 @@ pub(crate) struct Backend {
     report: Mutex<Report>,
     /// Held while a control server is being started, so that a shutdown in between finds it recorded or gone.
     pub(crate) starting: tokio::sync::Mutex<()>,
+    /// Somebody has reason to think that the control server is gone or another's.
+    pub(crate) server_doubted: tokio::sync::Notify,
     /// True once the backend is going down: every task of it ends.
     closing: watch::Sender<bool>,
 }
@@ -106,6 +108,7 @@ impl Backend {
             server: Mutex::new(ServerSlot::Missing { why: "the backend is starting".to_owned() }),
             report: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
+            server_doubted: tokio::sync::Notify::new(),
             closing: watch::Sender::new(false),
         }
     }

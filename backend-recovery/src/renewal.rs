@@ -33,6 +33,7 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
             biased;
             () = &mut closed => return TenureEnded::Closing,
             () = exited(server) => return TenureEnded::Gone,
+            () = backend.server_doubted.notified() => {}
             () = backend.seams.clock.sleep(pause) => {}
         }
         let renewed = tokio::select! {
@@ -73,7 +74,8 @@ async fn exited(server: &ServerInUse) {
     std::future::pending::<()>().await;
 }
 
-/// Strictly below a third of the period (O-003.2), and never so rarely that a server's death stays unnoticed.
+/// Strictly below a third of the period (O-003.2), and never so rarely that the death of a server without event
+/// streams stays unnoticed: a stream that breaks is looked into at once.
 fn interval(period: Duration) -> Duration {
     (period / 4).min(MOST)
 }

@@ -82,6 +82,8 @@ impl Follower<'_> {
                 Detached::Broken(reason) => {
                     let (session, instance) = (self.session, &self.execution.instance);
                     warn!(%session, %instance, reason, "event stream lost");
+                    // The server itself may be gone, and its agents run on without a supervisor.
+                    self.backend.server_doubted.notify_one();
                 }
                 Detached::Superseded => return self.superseded(),
                 Detached::Gone => return self.gone().await,
