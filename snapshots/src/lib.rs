@@ -86,9 +86,39 @@ pub const SHOWN: &[Criterion] = &[
                    not its instance identifier equals the record's.",
     },
     Criterion {
+        id: "O-001.4",
+        sentence: "Identity or authentication failed: that process is refused and sent nothing more, and an own \
+                   server is started on another port.",
+    },
+    Criterion { id: "O-001.6", sentence: "A refusal records exactly one reason, the first that applies." },
+    Criterion {
+        id: "O-001.10",
+        sentence: "Proof is mutual and the server goes first: a fresh 32-byte challenge per attempt; only a server \
+                   that has proved itself is sent the credential.",
+    },
+    Criterion {
+        id: "O-002.1",
+        sentence: "Adoption replaces the credential; the old one drives nothing any more.",
+    },
+    Criterion {
+        id: "O-002.2",
+        sentence: "Adoption ends every stream opened under a superseded credential; accept check and subscription \
+                   are one step.",
+    },
+    Criterion {
         id: "O-002.4",
         sentence: "The second backend on one installation is refused at start-up by the home lock, taken before log, \
                    store or any contact, held until cleanup ends, not inherited by child processes.",
+    },
+    Criterion {
+        id: "O-003.1",
+        sentence: "No owner for the unowned period: every instance is stopped with its subprocesses, then the server \
+                   exits.",
+    },
+    Criterion {
+        id: "O-003.5",
+        sentence: "Records of instances stopped by an unowned shutdown are repaired by the next backend; the worktree \
+                   is kept.",
     },
 ];
 
@@ -108,5 +138,13 @@ pub const FAMILIES: &[Family] = &[
         prefix: "O-002",
         planted_bug: "let the backend take the home lock after it has opened its store: O-002.4 then prints effects \
                       on the database",
+    },
+    Family {
+        prefix: "O-001",
+        planted_bug: "send the stored credential with the challenge: O-001.10 then prints a request that carried one",
+    },
+    Family {
+        prefix: "O-003",
+        planted_bug: "let an event stream renew ownership: O-003.1 then prints a longer time to the decision",
     },
 ];

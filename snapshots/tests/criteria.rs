@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sim::scenarios::{BackendKilledInMidTurn, GracefulShutdown, OtherInstance, SecondBackend};
+use sim::scenarios::{
+    BackendKilledInMidTurn, GracefulShutdown, OtherInstance, PortThief, SecondBackend, Superseded, Unowned,
+};
 use sim::{Fault, Kind, Line, Plan, Scenario, run_one};
 use snapshots::{Told, criterion, yes};
 
@@ -12,11 +14,7 @@ fn s_001_1() {
     let mut shown = Shown::of("S-001.1");
     let end = told.end_of("backend-recovery#1").expect("the backend was asked to stop");
     shown.say("turns open when the backend is asked to stop", open_turns_at(&told, end.ordinal));
-    shown.fates(&told);
-    shown
-        .say("signals to the control server or an agent", signals_to(&told, &["controld", "scripted-agent"]));
-    shown.say("stops that the control server was asked for", stops(&told));
-    shown.say("agents say something while no backend runs", yes(agents_go_on(&told)));
+    shown.lives_on(&told);
     shown.compare();
 }
 
@@ -29,11 +27,7 @@ fn s_001_2() {
     let after =
         told.lines.iter().filter(|line| line.process == "backend-recovery#1" && line.ordinal > end.ordinal);
     shown.say("effects of the killed backend after its end", after.count());
-    shown.fates(&told);
-    shown
-        .say("signals to the control server or an agent", signals_to(&told, &["controld", "scripted-agent"]));
-    shown.say("stops that the control server was asked for", stops(&told));
-    shown.say("agents say something while no backend runs", yes(agents_go_on(&told)));
+    shown.lives_on(&told);
     shown.compare();
 }
 
@@ -166,6 +160,135 @@ fn s_002_2() {
 }
 
 #[test]
+fn o_001_4() {
+    let told = told(&PortThief, calm());
+    let mut shown = Shown::of("O-001.4");
+    shown.refusal(&told);
+    let heard = told.logged("port-thief", "thief heard").map(|line| line.field("path"));
+    let heard: BTreeSet<&str> = heard.collect();
+    shown.say("requests that it ever got", format!("{heard:?}"));
+    let started =
+        told.logged("backend-recovery", "control server started").last().expect("an own server is started");
+    let elsewhere = started.field("address") != THIEF_ADDRESS;
+    shown.say("an own server is started on another port", yes(elsewhere));
+    shown.compare();
+}
+
+#[test]
+fn o_001_6() {
+    let told = told(&PortThief, calm());
+    let mut shown = Shown::of("O-001.6");
+    shown.refusal(&told);
+    let refusals = told.logged("backend-recovery", "control server refused");
+    shown.say("reasons recorded", refusals.filter(|line| line.process == "backend-recovery#2").count());
+    shown.compare();
+}
+
+#[test]
+fn o_001_10() {
+    let told = told(&PortThief, calm());
+    let mut shown = Shown::of("O-001.10");
+    let heard: Vec<&Line> = told.logged("port-thief", "thief heard").collect();
+    let with_credential = heard.iter().filter(|line| line.field("credential") != "false").count();
+    shown.say("requests to the thief that carried a credential", with_credential);
+    let challenges: Vec<&str> = heard
+        .iter()
+        .filter(|line| line.field("path") == "/ownership/prove")
+        .map(|line| line.field("body"))
+        .collect();
+    let fresh: BTreeSet<&&str> = challenges.iter().collect();
+    shown.say("challenges that it got", yes(!challenges.is_empty()));
+    shown.say("each of them fresh", yes(fresh.len() == challenges.len()));
+    let bytes = challenges.iter().all(|body| body.len() == CHALLENGE_BODY);
+    shown.say("each of 32 bytes, and nothing else in the request", yes(bytes));
+    shown.refusal(&told);
+    shown.compare();
+}
+
+#[test]
+fn o_002_1() {
+    let told = told(&Superseded, calm());
+    let mut shown = Shown::of("O-002.1");
+    let rotated = told.logged("controld", "credential rotated").next().expect("the adopter rotates");
+    shown.say("the adopter's rotation", rotated.field("rotation"));
+    let refused = told.logged("controld", "request refused").filter(|line| line.ordinal > rotated.ordinal);
+    let refused: BTreeSet<String> =
+        refused.map(|line| told.plain(&format!("{} {}", line.field("method"), line.field("path")))).collect();
+    refused.iter().for_each(|request| shown.say("refused to the superseded backend", request));
+    let drives =
+        |line: &&Line| line.ordinal > rotated.ordinal && line.field("admitted").contains("RotationId(0)");
+    shown.say(
+        "operations of the superseded credential since",
+        told.logged("controld", "driven").filter(drives).count(),
+    );
+    shown.compare();
+}
+
+#[test]
+fn o_002_2() {
+    let told = told(&Superseded, calm());
+    let mut shown = Shown::of("O-002.2");
+    let rotated = told.logged("controld", "credential rotated").next().expect("the adopter rotates");
+    shown.say("streams open when the credential is replaced", rotated.field("streams"));
+    let closed =
+        told.logged("controld", "stream detached").filter(|line| line.field("reason") == "superseded");
+    let closed: Vec<&Line> = closed.collect();
+    shown.say("streams closed by the replacement", closed.len());
+    let before = closed.iter().all(|line| line.ordinal < rotated.ordinal && line.time_ms == rotated.time_ms);
+    shown.say("closed in the same step, before the replacement is answered", yes(before));
+    let registered =
+        told.logged("controld", "stream registered").filter(|line| line.ordinal > rotated.ordinal);
+    let by: BTreeSet<&str> = registered.map(|line| line.field("by")).collect();
+    shown.say("who opens streams afterwards", format!("{by:?}"));
+    shown.compare();
+}
+
+#[test]
+fn o_003_1() {
+    let told = told(&Unowned, plan(1));
+    let mut shown = Shown::of("O-003.1");
+    let decided = told.logged("controld", "shutdown decided").next().expect("the server decides to end");
+    let period =
+        told.logged("controld", "listening").next().expect("the server listens").field("unowned_period_ms");
+    shown.say("unowned period in ms", period);
+    let renewals = ["handshake accepted", "ownership claimed", "credential rotated"];
+    let renewed = told
+        .lines
+        .iter()
+        .filter(|line| {
+            line.ordinal < decided.ordinal && renewals.iter().any(|text| line.logged("controld", text))
+        })
+        .next_back()
+        .expect("the server was owned once");
+    shown.say("from the last renewal to the decision, in ms", decided.time_ms - renewed.time_ms);
+    shown.say("reason", decided.field("reason"));
+    for program in ["scripted-agent#1", "controld#1"] {
+        let end = told.end_of(program).expect("everything of the unowned server ends");
+        shown.say(program, format!("ended with {}", end.field("status")));
+    }
+    shown.compare();
+}
+
+#[test]
+fn o_003_5() {
+    let told = told(&Unowned, plan(1));
+    let mut shown = Shown::of("O-003.5");
+    for line in told.logged("backend-recovery", "control server refused") {
+        shown.say("the recorded server", line.field("reason"));
+    }
+    for line in told.logged("backend-recovery", "session repaired") {
+        shown.say(&format!("{} is repaired", told.plain(line.field("session"))), line.field("reason"));
+    }
+    let untouched = told.lines.iter().filter(|line| {
+        line.kind == Kind::Effect
+            && line.field("path").starts_with(WORKSPACE)
+            && line.program() != "scripted-agent"
+    });
+    shown.say("effects on the worktree by anybody but agents", untouched.count());
+    shown.compare();
+}
+
+#[test]
 fn o_002_4() {
     let told = told(&SecondBackend, calm());
     let mut shown = Shown::of("O-002.4");
@@ -218,6 +341,13 @@ impl Shown {
             for fate in told.fates(program) {
                 self.line(&fate);
             }
+        }
+    }
+
+    /// What the backend has to say of the server that it refused.
+    fn refusal(&mut self, told: &Told) {
+        for line in told.logged("backend-recovery", "control server refused") {
+            self.say(&format!("{} refuses what answers, because of", line.process), line.field("reason"));
         }
     }
 
@@ -295,3 +425,11 @@ fn agents(told: &Told, text: &str, field: &str) -> BTreeMap<String, String> {
 const SEED: u64 = 2;
 
 const IN_MID_TURN_MS: u64 = 600;
+
+/// Where the port thief listens: the recorded endpoint of the server that died.
+const THIEF_ADDRESS: &str = "127.0.0.1:39429";
+
+/// `{"challenge":"` and 64 hexadecimal digits and `"}`.
+const CHALLENGE_BODY: usize = 14 + 64 + 2;
+
+const WORKSPACE: &str = "/home/user/project";
