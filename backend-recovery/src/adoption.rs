@@ -31,7 +31,7 @@ pub(crate) struct AdoptedServer {
     pub(crate) identity: IdentityAnswer,
     record: ControlServerRecord,
     rotation: RotationId,
-    credential: Credential,
+    credential: Arc<Credential>,
     client: ControlClient,
 }
 
@@ -105,7 +105,7 @@ impl AdoptedServer {
         record: ControlServerRecord,
     ) -> Self {
         let client = backend.client(record.endpoint, Some(credential.to_text()), backend.config.read_timeout);
-        Self { identity: proven.identity, record, rotation, credential, client }
+        Self { identity: proven.identity, record, rotation, credential: Arc::new(credential), client }
     }
 
     /// Calls with the newest credential, bounded as recovery's reads are.
@@ -120,7 +120,12 @@ impl AdoptedServer {
 
     /// The server for ordinary work.
     pub(crate) fn in_use(&self, backend: &Backend) -> ServerInUse {
-        backend.server_in_use(self.record.endpoint, &self.credential, &self.identity, Origin::Adopted)
+        backend.server_in_use(
+            self.record.endpoint,
+            Arc::clone(&self.credential),
+            &self.identity,
+            Origin::Adopted,
+        )
     }
 }
 
@@ -168,7 +173,7 @@ async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission
     let proven = match prove(backend, &stranger, &identity.server, &credential).await {
         Ok(proven) => proven,
         Err(Unproven::ShuttingDown) => return Admission::ShuttingDown,
-        Err(Unproven::Failed(why)) => {
+        Err(Unproven::Silent(why) | Unproven::Failed(why)) => {
             info!(server = %identity.server, why, "control server did not prove itself");
             // A matching identity with a wrong or silent proof is an authentication failure (ruling 7).
             return Admission::Refused(AdoptionRefused::AuthenticationFailure);
@@ -182,7 +187,41 @@ async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission
 /// Why nothing was proved.
 enum Unproven {
     ShuttingDown,
+    /// Nothing answered.
+    Silent(String),
+    /// Something answered, but not with a proof.
     Failed(String),
+}
+
+/// Who answers where the server in use listens.
+pub(crate) enum Answering {
+    /// The server in use.
+    Ours,
+    /// The server in use, which is about to end.
+    ShuttingDown,
+    /// Nobody, for now.
+    Nobody { why: String },
+    /// What calls itself the server in use, and does not know our credential any more: another backend has adopted it.
+    Superseded,
+    /// Somebody else: the server in use is gone, and its place is taken.
+    Stranger,
+}
+
+/// Makes sure of the server in use before it is sent the credential over a new connection: a server can die and its
+/// port be taken at any moment (O-001.10).
+pub(crate) async fn who_answers(backend: &Backend, server: &ServerInUse) -> Answering {
+    let stranger = backend.client(server.address, None, backend.config.read_timeout);
+    match prove(backend, &stranger, &server.identity, &server.credential).await {
+        Ok(_) => Answering::Ours,
+        Err(Unproven::ShuttingDown) => Answering::ShuttingDown,
+        Err(Unproven::Silent(why)) => Answering::Nobody { why },
+        Err(Unproven::Failed(why)) => {
+            // Told apart, because the agents of a server that answers are not ours to end.
+            let same = stranger.identity().await.is_ok_and(|answer| answer.server == server.identity);
+            tracing::warn!(server = %server.identity, why, same, "control server in use did not prove itself");
+            if same { Answering::Superseded } else { Answering::Stranger }
+        }
+    }
 }
 
 /// The server goes first (O-001.10). Each attempt has a challenge of its own; what answers an earlier one is worthless.
@@ -207,8 +246,11 @@ async fn prove(
         if failed.refusal() == Some(RefusalCode::ShuttingDown) {
             return Err(Unproven::ShuttingDown);
         }
-        if !failed.is_no_answer() || left == 0 {
+        if !failed.is_no_answer() {
             return Err(Unproven::Failed(chain(&failed)));
+        }
+        if left == 0 {
+            return Err(Unproven::Silent(chain(&failed)));
         }
         left -= 1;
     }

@@ -49,6 +49,8 @@ enum ServerSlot {
 pub(crate) struct ServerInUse {
     /// Calls with the credential, bounded for ordinary work.
     pub(crate) client: ControlClient,
+    /// What the client carries: to make sure that whoever answers still is this server.
+    pub(crate) credential: Arc<Credential>,
     pub(crate) identity: ServerIdentity,
     pub(crate) address: SocketAddr,
     /// The unowned period that this very server reports (O-003.2).
@@ -206,12 +208,13 @@ impl Backend {
     pub(crate) fn server_in_use(
         &self,
         address: SocketAddr,
-        credential: &Credential,
+        credential: Arc<Credential>,
         identity: &IdentityAnswer,
         origin: Origin,
     ) -> ServerInUse {
         ServerInUse {
             client: self.client(address, Some(credential.to_text()), CALL_LIMIT),
+            credential,
             identity: identity.server.clone(),
             address,
             period: Duration::from_millis(identity.unowned_period_ms),

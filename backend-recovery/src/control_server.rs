@@ -246,7 +246,7 @@ async fn admit_child(
         return Err(StartFailed::Incompatible { missing: missing.into_iter().collect() }.into());
     }
     record(backend, address, &identity, &credential).await?;
-    Ok(backend.server_in_use(address, &credential, &identity, Origin::Started))
+    Ok(backend.server_in_use(address, Arc::new(credential), &identity, Origin::Started))
 }
 
 /// Both durable writes, the secret first: a record never names a secret that is not there.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 use wire::RefusalCode;
 
+use crate::adoption::{Answering, who_answers};
 use crate::backend::{Backend, ServerInUse, chain};
 use crate::ports;
 
@@ -18,7 +19,7 @@ pub(crate) enum TenureEnded {
     Superseded,
     /// The server has decided to shut down.
     ShuttingDown,
-    /// Nobody listens there any more.
+    /// Nobody listens there any more, or somebody else does.
     Gone,
 }
 
@@ -39,27 +40,51 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
         let renewed = tokio::select! {
             biased;
             () = &mut closed => return TenureEnded::Closing,
-            renewed = server.client.claim() => renewed,
+            renewed = claim(backend, server) => renewed,
         };
         match renewed {
-            Ok(_) if healthy => {}
-            Ok(_) => {
+            Renewed::Done if healthy => {}
+            Renewed::Done => {
                 healthy = true;
                 info!(server = %server.identity, "ownership renewed again");
             }
-            Err(failed) if failed.is_unauthorized() => return TenureEnded::Superseded,
-            Err(failed) if failed.refusal() == Some(RefusalCode::ShuttingDown) => {
-                return TenureEnded::ShuttingDown;
-            }
-            Err(failed) => {
+            Renewed::Ended(ended) => return ended,
+            Renewed::Failed(error) => {
                 if std::mem::replace(&mut healthy, false) {
-                    warn!(server = %server.identity, error = %chain(&failed), "ownership renewal failed");
+                    warn!(server = %server.identity, error, "ownership renewal failed");
                 }
                 if ports::nobody_listens(&*backend.seams.network, server.address).await {
                     return TenureEnded::Gone;
                 }
             }
         }
+    }
+}
+
+/// What one renewal came to.
+enum Renewed {
+    Done,
+    /// To be tried again.
+    Failed(String),
+    Ended(TenureEnded),
+}
+
+/// One renewal: only whoever proves to be the server in use is sent the credential.
+async fn claim(backend: &Backend, server: &ServerInUse) -> Renewed {
+    match who_answers(backend, server).await {
+        Answering::Ours => {}
+        Answering::ShuttingDown => return Renewed::Ended(TenureEnded::ShuttingDown),
+        Answering::Superseded => return Renewed::Ended(TenureEnded::Superseded),
+        Answering::Stranger => return Renewed::Ended(TenureEnded::Gone),
+        Answering::Nobody { why } => return Renewed::Failed(why),
+    }
+    match server.client.claim().await {
+        Ok(_) => Renewed::Done,
+        Err(failed) if failed.is_unauthorized() => Renewed::Ended(TenureEnded::Superseded),
+        Err(failed) if failed.refusal() == Some(RefusalCode::ShuttingDown) => {
+            Renewed::Ended(TenureEnded::ShuttingDown)
+        }
+        Err(failed) => Renewed::Failed(chain(&failed)),
     }
 }
 

@@ -8,6 +8,7 @@ use wire::client::{CallFailed, ControlClient};
 use wire::{InstanceId, RefusalCode};
 
 use crate::backend::chain;
+use crate::ports::nobody_listens;
 
 /// Why an instance may still be there.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +73,19 @@ async fn see_gone(
 ) -> Result<(), StopFailed> {
     let ends = clock.monotonic().after(GONE_LIMIT);
     let mut pause = FIRST_PAUSE;
+    let mut shutting_down = false;
     loop {
-        // Silence is not gone: only the server's own word counts.
-        if let Err(failed) = client.instance(instance).await
-            && failed.refusal() == Some(RefusalCode::UnknownInstance)
-        {
-            return Ok(());
+        // Silence is not gone: the server's own word counts, or that it said it was ending and then nobody listens.
+        if let Err(failed) = client.instance(instance).await {
+            let endpoint = client.endpoint();
+            match failed.refusal() {
+                Some(RefusalCode::UnknownInstance) => return Ok(()),
+                Some(RefusalCode::ShuttingDown) => shutting_down = true,
+                _ if shutting_down && nobody_listens(&*endpoint.network, endpoint.address).await => {
+                    return Ok(());
+                }
+                _ => {}
+            }
         }
         if clock.monotonic() >= ends {
             return Err(StopFailed::NotGone { instance: instance.clone() });

@@ -1,6 +1,7 @@
 //! Having a control server to work with, for the whole of the backend's life: start one, renew its ownership, let
 //! go of it when it is lost, and start again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,12 @@ pub(crate) async fn tend(backend: Arc<Backend>) {
             match renew(&backend, &server).await {
                 TenureEnded::Closing => return,
                 TenureEnded::Superseded => return let_go(&backend, &server),
-                TenureEnded::ShuttingDown | TenureEnded::Gone => lost(&backend, &server).await,
+                TenureEnded::ShuttingDown => {
+                    // Its agents are its own as long as it answers.
+                    let gone = seen_gone(&backend, server.address).await;
+                    lost(&backend, &server, gone).await;
+                }
+                TenureEnded::Gone => lost(&backend, &server, true).await,
             }
         }
         tokio::select! {
@@ -91,6 +97,11 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
             Err(_) => left -= 1,
         }
     }
+    seen_gone(backend, address).await
+}
+
+/// Waits until nobody listens there any more; false if somebody still does after [`SHUTDOWN_LIMIT`].
+async fn seen_gone(backend: &Backend, address: SocketAddr) -> bool {
     let clock = &backend.seams.clock;
     let ends = clock.monotonic().after(SHUTDOWN_LIMIT);
     while clock.monotonic() < ends {
@@ -111,8 +122,9 @@ fn let_go(backend: &Backend, server: &ServerInUse) {
     backend.lose_server("another backend drives the control server".to_owned());
 }
 
-/// The server is gone with what it kept: its agents are ended, their sessions repaired.
-async fn lost(backend: &Arc<Backend>, server: &ServerInUse) {
+/// The server is gone with what it kept: its agents are ended, if `end` says that it was seen gone, and their sessions
+/// repaired.
+async fn lost(backend: &Arc<Backend>, server: &ServerInUse, end: bool) {
     backend.lose_server("the control server ended".to_owned());
     let sessions = backend.executions().remove_all();
     error!(server = %server.identity, sessions = sessions.len(), "control server lost");
@@ -120,7 +132,7 @@ async fn lost(backend: &Arc<Backend>, server: &ServerInUse) {
         let Ok(Some(record)) = backend.store.executor_record(&session).await else { continue };
         let guarded = backend.executions().guard(&session);
         info!(%session, ?guarded, "guard taken");
-        repair_without_server(backend, &session, &record.execution, record.agent.as_ref(), true).await;
+        repair_without_server(backend, &session, &record.execution, record.agent.as_ref(), end).await;
     }
 }
 

@@ -473,7 +473,8 @@ impl Instance {
         let (end, detail) = match &outcome.end {
             TurnEnd::Completed { stop_reason } => ("completed", stop_reason.as_str()),
             TurnEnd::Cancelled => ("cancelled", ""),
-            TurnEnd::Failed { error } => ("failed", error.as_str()),
+            // Not the error: it may hold what the agent printed.
+            TurnEnd::Failed { .. } => ("failed", ""),
         };
         info!(
             instance = %self.id(), session = %self.request.session, %turn, key = %outcome.key, end, detail, "turn ended"
@@ -514,10 +515,8 @@ impl Instance {
         }
         state.stage = InstanceState::Ended;
         state.prompts = None;
-        warn!(
-            instance = %self.id(), session = %self.request.session, step = %error.step, error = %error.message,
-            "instance ended"
-        );
+        // Not the message: it may hold what the agent printed, and that may hold a secret.
+        warn!(instance = %self.id(), session = %self.request.session, step = %error.step, "instance ended");
         self.cancel_permissions(&mut state, "agent gone");
         let turn = state.turns.open();
         let message = error.message.clone();

@@ -16,6 +16,7 @@ use tracing::{debug, error, info, warn};
 use wire::client::EventStream;
 use wire::{Event, InstanceState, RefusalCode, Seq, ServerFrame, SessionId, TurnId};
 
+use crate::adoption::{Answering, who_answers};
 use crate::api::{SessionState, TurnState};
 use crate::backend::{Backend, ServerInUse, chain, raised};
 use crate::recovery_guard::Execution;
@@ -71,10 +72,22 @@ enum Detached {
 impl Follower<'_> {
     async fn run(&mut self) {
         let mut pause = FIRST_PAUSE;
+        let mut again = false;
         loop {
             let Ok(server) = self.backend.server() else { return };
             let begun = self.backend.now();
-            let detached = self.attached(&server).await;
+            // A stream that broke may have broken with its server: whoever answers now must prove itself first.
+            let detached = match again {
+                true => match who_answers(self.backend, &server).await {
+                    Answering::Ours => self.attached(&server).await,
+                    Answering::ShuttingDown => Detached::Broken("the server is shutting down".to_owned()),
+                    Answering::Superseded => Detached::Superseded,
+                    Answering::Nobody { why } => Detached::Broken(why),
+                    Answering::Stranger => Detached::Broken("somebody else answers there".to_owned()),
+                },
+                false => self.attached(&server).await,
+            };
+            again = true;
             if self.backend.now().since(begun) > LONGEST_PAUSE {
                 pause = FIRST_PAUSE;
             }
@@ -226,7 +239,8 @@ impl Follower<'_> {
         }
         let failure = status.failure.unwrap_or_else(|| "the agent ended by itself".to_owned());
         let failure = self.with_way_out(failure).await;
-        warn!(session = %self.session, instance = %self.execution.instance, failure, "agent ended by itself");
+        // Not the failure's text: it may hold what the agent printed.
+        warn!(session = %self.session, instance = %self.execution.instance, "agent ended by itself");
         let retries = self.backend.config.read_retries;
         stop_and_see_gone(&*self.backend.seams.clock, &server.client, &self.execution.instance, retries)
             .await
