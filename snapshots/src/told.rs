@@ -70,14 +70,12 @@ impl Told {
         self.lines.iter().find(started).unwrap_or_else(|| panic!("{process} was never started"))
     }
 
-    /// The lines between the end of one backend and the moment when the next one has recovered: nobody is attached.
+    /// The lines between the end of the first backend and the start of the second: nobody is attached, and nobody is
+    /// about to be.
     pub fn while_nobody_is_attached(&self) -> &[Line] {
         let from = self.end_of("backend-recovery#1").expect("the first backend ends").ordinal;
-        let until = self
-            .lines
-            .iter()
-            .find(|line| line.ordinal > from && line.logged("backend-recovery", "event stream attached"))
-            .map_or(self.lines.len(), |line| usize::try_from(line.ordinal).expect("a trace fits in memory"));
+        let until = self.start_of("backend-recovery#2").ordinal;
+        let until = usize::try_from(until).expect("a trace fits in memory");
         &self.lines[usize::try_from(from).expect("a trace fits in memory")..until]
     }
 
