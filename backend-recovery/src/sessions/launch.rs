@@ -19,8 +19,10 @@ use crate::api::{
 };
 use crate::backend::{Backend, ServerInUse, chain};
 use crate::config::Profile;
+use crate::ports::nobody_listens;
 use crate::stop::stop_and_see_gone;
 use crate::store::{ExecutorRecord, NewSession};
+use crate::tending::repair_without_server;
 
 /// Makes the session durable and begins its launch; answers before the agent is up.
 pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Result<SessionView, Refused> {
@@ -144,7 +146,7 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
         let retries = backend.config.read_retries;
         if stop_and_see_gone(&*backend.seams.clock, &server.client, &instance, retries).await.is_err() {
             backend.executions().abandon_launch(&session);
-            backend.executions().hold(&session, instance.clone());
+            return not_gone(&backend, &server, &session, instance).await;
         }
     }
     let (to, turns) = (SessionState::Failed, TurnState::NotDelivered);
@@ -157,6 +159,18 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
         warn!(%session, error = %chain(&error), "failed launch could not be recorded");
     }
     backend.executions().abandon_launch(&session);
+}
+
+/// An agent may live that nobody could stop. If its server is gone it is ended here; else its record stays live, so
+/// that the next start finds it, and the guard keeps another one from being started beside it (S-002.16).
+async fn not_gone(backend: &Arc<Backend>, server: &ServerInUse, session: &SessionId, instance: InstanceId) {
+    if nobody_listens(&*backend.seams.network, server.address).await {
+        let taken = backend.executions().guard(session);
+        info!(%session, ?taken, "guard taken");
+        repair_without_server(backend, session, &instance, None, true).await;
+    } else {
+        backend.executions().hold(session, instance);
+    }
 }
 
 /// Workspace, record, agent, in this order.
