@@ -137,6 +137,16 @@ impl ExecutionStore {
         execution
     }
 
+    /// Publishes the execution again under a new epoch, if it still is the session's.
+    pub(crate) fn republish(&mut self, session: &SessionId, execution: &Execution) -> Option<Execution> {
+        match self.slots.get(session) {
+            Some(Slot::Tracked(current)) if current.epoch == execution.epoch => {
+                Some(self.publish(session, execution.instance.clone()))
+            }
+            _ => None,
+        }
+    }
+
     /// Gives up the session's launch.
     pub(crate) fn abandon_launch(&mut self, session: &SessionId) {
         if matches!(self.slots.get(session), Some(Slot::Launching)) {
@@ -309,6 +319,7 @@ mod tests {
         let second = store.publish(&session(), InstanceId::new("i-2"));
         assert!(!store.remove(&session(), first.epoch));
         store.note_permissions(&session(), first.epoch, &[PermissionId::new("p-1")], &[]);
+        assert!(store.republish(&session(), &first).is_none());
         let tracked = store.execution(&session()).unwrap();
         assert_eq!((tracked.epoch, tracked.permissions.len()), (second.epoch, 0));
     }

@@ -48,6 +48,11 @@ pub(crate) async fn stop(backend: &Arc<Backend>, session: &SessionId) -> Result<
         Ok(execution) => stop_execution(backend, session, execution).await?,
         Err(refused) if refused.code == RefusalCode::NoAgent => {
             view(backend, session).await?;
+            if backend.store.executor_record(session).await?.is_some_and(|record| record.live) {
+                let message = "whether the session's agent lives is not known, since its control server could not be \
+                               asked; restart the backend to look again";
+                return Err(Refused::for_good(RefusalCode::UnstoppedAgent, message));
+            }
             let (to, turns) = (SessionState::Cancelled, TurnState::Cancelled);
             let reason = STOPPED.to_owned();
             backend.store.end_execution(session, None, to, turns, reason, backend.wall_ms()).await?;
@@ -69,9 +74,11 @@ async fn stop_execution(
     let instance = &execution.instance;
     let gone = stop_and_see_gone(&*backend.seams.clock, &server.client, instance, retries).await;
     if let Err(failed) = gone {
-        // It may live on: it is followed again, and can be stopped again.
-        let again = backend.executions().publish(session, instance.clone());
-        tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), again, Vec::new()));
+        // It may live on: it is followed again, and can be stopped again. Unless its server was lost meanwhile, and
+        // with it this execution: then that has the last word on the session.
+        if let Some(again) = backend.executions().republish(session, &execution) {
+            tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), again, Vec::new()));
+        }
         return Err(Refused::for_now(RefusalCode::ControlServerFailed, chain(&failed)));
     }
     let (to, turns) = (SessionState::Cancelled, TurnState::Cancelled);
