@@ -258,10 +258,9 @@ fn o_003_1() {
     let renewed = told
         .lines
         .iter()
-        .filter(|line| {
+        .rfind(|line| {
             line.ordinal < decided.ordinal && renewals.iter().any(|text| line.logged("controld", text))
         })
-        .next_back()
         .expect("the server was owned once");
     shown.say("from the last renewal to the decision, in ms", decided.time_ms - renewed.time_ms);
     shown.say("reason", decided.field("reason"));
