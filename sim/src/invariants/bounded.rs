@@ -35,16 +35,14 @@ impl Observer for Bounded {
     }
 
     fn end(&mut self, _world: &WorldView<'_>) -> Result<(), Violation> {
-        if self.retained >= self.said {
+        if self.retained > 0 || self.said < MANY {
             return Ok(());
         }
         // Without the lines that it reads, this invariant would hold whatever happened.
-        let seen = format!("{} were seen to be retained", self.retained);
-        Err(Violation::new(
-            "bounded",
-            "S-001.6",
-            format!("{} events were said and retained", self.said),
-            seen,
-        ))
+        let expected = format!("some of {} events are retained", self.said);
+        Err(Violation::new("bounded", "S-001.6", expected, "none was seen to be"))
     }
 }
+
+/// A run that ends with fewer may end before the first of them is retained.
+const MANY: u64 = 10;
