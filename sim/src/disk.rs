@@ -426,4 +426,4 @@ fn with_bytes(path: &Path, bytes: &[u8]) -> Fields {
 }
 
 /// What a machine has before anything is installed on it.
-const USUAL: [&str; 7] = ["/", "/home", "/home/user", "/tmp", "/usr", "/usr/bin", "/work"];
+const USUAL: [&str; 7] = ["/", "/home", "/home/user", "/tmp", "/usr", "/usr/bin", "/data"];

@@ -90,14 +90,14 @@ fn descendants_keep_their_contract() {
 
 #[test]
 fn the_disk_keeps_its_contract() {
-    keeps(|seams| Box::pin(contract::disk(seams, Path::new("/work/files"))));
+    keeps(|seams| Box::pin(contract::disk(seams, Path::new("/data/files"))));
 }
 
 #[test]
 fn locks_keep_their_contract_between_processes() {
     keeps(|seams| {
         Box::pin(async move {
-            contract::lock_across_processes(seams, &child(), Path::new("/work/files")).await;
+            contract::lock_across_processes(seams, &child(), Path::new("/data/files")).await;
         })
     });
 }

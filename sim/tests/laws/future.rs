@@ -19,7 +19,7 @@ fn writer() -> Program {
         for round in 1..=ROUNDS {
             info!(round, "writes");
             stdio.stdout.write_all(&[round]).await.unwrap();
-            process.seams.disk.append(Path::new("/work/log"), &[round], Privacy::Owner).await.unwrap();
+            process.seams.disk.append(Path::new("/data/log"), &[round], Privacy::Owner).await.unwrap();
             process.seams.clock.sleep(Duration::from_millis(u64::from(round % 7))).await;
         }
         0
@@ -30,7 +30,7 @@ fn writer() -> Program {
 fn reader() -> Program {
     Program::new("reader", |process| async move {
         loop {
-            let read = process.seams.disk.read(Path::new("/work/log"), 1000).await.unwrap_or_default();
+            let read = process.seams.disk.read(Path::new("/data/log"), 1000).await.unwrap_or_default();
             info!(round = read.len(), "read");
             if read.len() == usize::from(ROUNDS) {
                 return 0;

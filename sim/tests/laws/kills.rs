@@ -15,7 +15,7 @@ struct WritesWhenDropped(Arc<dyn Disk>);
 
 impl Drop for WritesWhenDropped {
     fn drop(&mut self) {
-        let mut writing = self.0.write_atomic(Path::new("/work/from-a-destructor"), b"x", Privacy::Owner);
+        let mut writing = self.0.write_atomic(Path::new("/data/from-a-destructor"), b"x", Privacy::Owner);
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         // A few polls: as many as such a call yields to others before it has its effect.
         let _done = (0..10).any(|_| writing.as_mut().poll(&mut cx).is_ready());
@@ -27,15 +27,15 @@ fn worker() -> Program {
     Program::new("worker", |process| async move {
         let disk = &process.seams.disk;
         let _guard = WritesWhenDropped(Arc::clone(disk));
-        disk.create_directory(Path::new("/work/a"), Privacy::Owner).await.unwrap();
-        let _lock = disk.lock(Path::new("/work/a/lock"), "worker").await;
-        disk.write_atomic(Path::new("/work/a/one"), b"1", Privacy::Owner).await.unwrap();
-        disk.append(Path::new("/work/a/log"), b"line\n", Privacy::Owner).await.unwrap();
-        disk.rename(Path::new("/work/a/one"), Path::new("/work/a/two")).await.unwrap();
+        disk.create_directory(Path::new("/data/a"), Privacy::Owner).await.unwrap();
+        let _lock = disk.lock(Path::new("/data/a/lock"), "worker").await;
+        disk.write_atomic(Path::new("/data/a/one"), b"1", Privacy::Owner).await.unwrap();
+        disk.append(Path::new("/data/a/log"), b"line\n", Privacy::Owner).await.unwrap();
+        disk.rename(Path::new("/data/a/one"), Path::new("/data/a/two")).await.unwrap();
         process.seams.secrets.store("server-1", b"secret").await.unwrap();
         let listener = process.seams.network.listen("127.0.0.1:5000".parse().unwrap()).await.unwrap();
         std::mem::forget(listener);
-        disk.remove(Path::new("/work/a/two")).await.unwrap();
+        disk.remove(Path::new("/data/a/two")).await.unwrap();
         0
     })
 }
@@ -73,7 +73,7 @@ fn a_kill_falls_between_any_two_effects_and_destructors_have_none() {
 #[test]
 fn a_kill_from_outside_frees_locks_and_ports_and_nothing_runs_afterwards() {
     let holder = Program::new("holder", |process| async move {
-        let _lock = process.seams.disk.lock(Path::new("/work/lock"), "held").await;
+        let _lock = process.seams.disk.lock(Path::new("/data/lock"), "held").await;
         let _listener = process.seams.network.listen("127.0.0.1:5000".parse().unwrap()).await.unwrap();
         info!("holds");
         loop {
@@ -87,12 +87,12 @@ fn a_kill_from_outside_frees_locks_and_ports_and_nothing_runs_afterwards() {
         let port = "127.0.0.1:5000".parse().unwrap();
         let taken = director.seams.network.listen(port).await.err().unwrap();
         assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-        assert!(director.seams.disk.lock(Path::new("/work/lock"), "mine").await.is_err());
+        assert!(director.seams.disk.lock(Path::new("/data/lock"), "mine").await.is_err());
         assert!(director.kill(&started.identity).await);
         let mark = director.mark();
         assert_eq!(started.exit().await.unwrap(), ExitStatus::Signal(9));
         director.seams.network.listen(port).await.unwrap();
-        assert!(director.seams.disk.lock(Path::new("/work/lock"), "mine").await.is_ok());
+        assert!(director.seams.disk.lock(Path::new("/data/lock"), "mine").await.is_ok());
         director.sleep(Duration::from_secs(1)).await;
         let after = director
             .look(|world| world.lines()[mark..].iter().filter(|line| line.program() == "holder").count());

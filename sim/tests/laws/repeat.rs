@@ -20,7 +20,7 @@ fn busy() -> Program {
         let id = random_hex(process.seams.entropy.as_ref(), 8);
         info!(%id, "begins");
         for round in 0..20_u64 {
-            let path = format!("/work/{}", round % 3);
+            let path = format!("/data/{}", round % 3);
             process.seams.disk.append(Path::new(&path), &[0; 10], Privacy::Owner).await.unwrap();
             stdio.stdout.write_all(id.as_bytes()).await.unwrap();
             process.seams.clock.sleep(Duration::from_millis(round % 4)).await;

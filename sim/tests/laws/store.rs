@@ -12,7 +12,7 @@ const TRANSACTIONS: u64 = 4;
 const ROWS_EACH: u64 = 3;
 
 fn open(vfs: &str) -> rusqlite::Result<Connection> {
-    let database = Connection::open_with_flags_and_vfs("/work/store.db", OpenFlags::default(), vfs)?;
+    let database = Connection::open_with_flags_and_vfs("/data/store.db", OpenFlags::default(), vfs)?;
     database.execute_batch(
         "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;
          CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, text TEXT NOT NULL);",
