@@ -115,7 +115,12 @@ fn run(arguments: &Run) -> Result<(), String> {
     let first = arguments.fresh_from.unwrap_or_else(fresh_seed);
     let limit = Duration::from_secs(arguments.fresh);
     campaign.run("fresh seeds", jobs(&chosen, first..u64::MAX), Some(limit))?;
-    campaign.end()
+    let vacuous = if arguments.scenario.is_none() { campaign.summary.vacuous() } else { Vec::new() };
+    campaign.end()?;
+    match vacuous.as_slice() {
+        [] => Ok(()),
+        vacuous => Err(format!("FAILED  nothing was judged, in no run, by {}", vacuous.join(", "))),
+    }
 }
 
 /// One seed: the whole trace goes where it is wanted, a failure to the screen.

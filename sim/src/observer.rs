@@ -20,6 +20,10 @@ pub trait Observer: Send {
     /// The contradiction that this line completes; it ends the run.
     fn line(&mut self, line: &Line, world: &WorldView<'_>) -> Result<(), Violation>;
 
+    /// How often it compared two sides that could have contradicted each other, by what they are. A part that stays at
+    /// zero over all scenarios does not read what it thinks it reads.
+    fn judged(&self) -> Vec<(&'static str, u64)>;
+
     /// The run is over and nothing runs any more.
     ///
     /// # Errors

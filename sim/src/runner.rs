@@ -40,6 +40,8 @@ pub struct RunReport {
     pub hosts: usize,
     /// How often each kind of fault of the plan was applied and seen.
     pub faults: BTreeMap<&'static str, FaultCount>,
+    /// How often each invariant judged, by invariant and part.
+    pub judged: BTreeMap<(&'static str, &'static str), u64>,
     /// The scenario's states that were reached.
     pub reached: BTreeSet<String>,
     /// The whole trace.
@@ -91,6 +93,7 @@ pub fn run_one(scenario: &dyn Scenario, seed: u64, plan: Option<Plan>) -> RunRep
         steps,
         hosts,
         faults: state.fault_counts.clone(),
+        judged: state.judged(),
         reached: state.reached.clone(),
         lines: state.trace.take(),
     }

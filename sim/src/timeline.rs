@@ -32,6 +32,7 @@ pub struct Summary {
     traces: BTreeSet<String>,
     simulated_ms: Vec<u64>,
     faults: BTreeMap<&'static str, FaultCount>,
+    judged: BTreeMap<(&'static str, &'static str), u64>,
     reached: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
@@ -46,12 +47,21 @@ impl Summary {
             sum.fired += count.fired;
             sum.bitten += count.bitten;
         }
+        for (part, count) in &report.judged {
+            *self.judged.entry(*part).or_default() += count;
+        }
         self.reached.entry(report.scenario).or_default().extend(report.reached.iter().cloned());
     }
 
     /// How many runs were counted.
     pub const fn runs(&self) -> u64 {
         self.runs
+    }
+
+    /// The parts of invariants that judged nothing in any run: they held whatever happened.
+    pub fn vacuous(&self) -> Vec<String> {
+        let nothing = self.judged.iter().filter(|(_, count)| **count == 0);
+        nothing.map(|((invariant, part), _)| format!("{invariant} of {part}")).collect()
     }
 
     /// The states of a scenario that no run reached.

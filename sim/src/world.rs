@@ -239,6 +239,16 @@ impl State {
                 break;
             }
         }
+        self.observers = observers;
+    }
+
+    /// How often each invariant judged, by its parts.
+    pub(crate) fn judged(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        let parts = |observer: &Box<dyn Observer>| {
+            let id = observer.id();
+            observer.judged().into_iter().map(move |(part, count)| ((id, part), count)).collect::<Vec<_>>()
+        };
+        self.observers.iter().flat_map(parts).collect()
     }
 
     /// From here on no fault is applied.

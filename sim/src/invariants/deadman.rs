@@ -10,6 +10,9 @@ use crate::trace::{Kind, Line};
 #[derive(Default)]
 pub(super) struct Deadman {
     servers: BTreeMap<String, Tenure>,
+    renewals: u64,
+    unowned: u64,
+    ends: u64,
 }
 
 #[derive(Default)]
@@ -33,6 +36,10 @@ impl Observer for Deadman {
         self.judge(world)
     }
 
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("renewals", self.renewals), ("unowned shutdowns", self.unowned), ("ends", self.ends)]
+    }
+
     fn end(&mut self, world: &WorldView<'_>) -> Result<(), Violation> {
         self.judge(world)
     }
@@ -50,7 +57,10 @@ impl Deadman {
             (Kind::Process, "ended") => {
                 let ended = self.servers.remove(&line.process).unwrap_or_default();
                 return match line.field("status") {
-                    "exit code 0" => nothing_left(&ended, line, world),
+                    "exit code 0" => {
+                        self.ends += 1;
+                        nothing_left(&ended, line, world)
+                    }
                     _ => Ok(()),
                 };
             }
@@ -72,9 +82,11 @@ impl Deadman {
                     return Err(violation("O-003.9", expected, line.to_string()));
                 }
                 tenure.renewed_ms = now;
+                self.renewals += 1;
             }
             (Kind::Log, "shutdown decided") => {
                 tenure.decided_ms = Some(now);
+                self.unowned += u64::from(line.field("reason") == "unowned");
                 let age = now - tenure.renewed_ms;
                 let period = tenure.period_ms.unwrap_or(u64::MAX);
                 if line.field("reason") == "unowned" && age < period {

@@ -18,8 +18,8 @@ pub fn all() -> Vec<Box<dyn Observer>> {
     vec![
         Box::<conservation::Conservation>::default(),
         Box::<outcome_once::OutcomeOnce>::default(),
-        Box::new(one_agent::OneAgent),
-        Box::new(worktree_untouched::WorktreeUntouched),
+        Box::<one_agent::OneAgent>::default(),
+        Box::<worktree_untouched::WorktreeUntouched>::default(),
         Box::<bounded::Bounded>::default(),
         Box::<one_driver::OneDriver>::default(),
         Box::<proof_first::ProofFirst>::default(),

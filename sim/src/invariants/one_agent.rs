@@ -6,7 +6,10 @@ use crate::observer::{Observer, Violation, WorldView};
 use crate::trace::{Kind, Line};
 
 /// Has no model of its own: the world's process table is the truth.
-pub(super) struct OneAgent;
+#[derive(Default)]
+pub(super) struct OneAgent {
+    judged: u64,
+}
 
 impl Observer for OneAgent {
     fn id(&self) -> &'static str {
@@ -19,6 +22,7 @@ impl Observer for OneAgent {
         if !decisive {
             return Ok(());
         }
+        self.judged += 1;
         let mut agents: BTreeMap<String, String> = BTreeMap::new();
         for process in world.processes() {
             let session = process.env.get("KANDEV_SESSION_ID");
@@ -36,5 +40,9 @@ impl Observer for OneAgent {
             }
         }
         Ok(())
+    }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("starts and re-trackings", self.judged)]
     }
 }

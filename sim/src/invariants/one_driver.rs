@@ -14,6 +14,8 @@ pub(super) struct OneDriver {
     streams: BTreeMap<(String, String), u64>,
     driven: u64,
     turns: u64,
+    rotations: u64,
+    acknowledgements: u64,
 }
 
 impl Observer for OneDriver {
@@ -41,6 +43,7 @@ impl Observer for OneDriver {
                     return Err(violation("O-002.6", expected, line.to_string()));
                 }
                 *newest = rotation;
+                self.rotations += 1;
             }
             "driven" => {
                 self.driven += 1;
@@ -52,6 +55,7 @@ impl Observer for OneDriver {
                 return self.is_newest(line, opened);
             }
             "event acknowledged" => {
+                self.acknowledgements += 1;
                 let opened = self.streams.get(&stream()).copied().unwrap_or(u64::MAX);
                 return self.is_newest(line, opened);
             }
@@ -59,6 +63,14 @@ impl Observer for OneDriver {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("rotations", self.rotations),
+            ("operations", self.driven),
+            ("acknowledgements", self.acknowledgements),
+        ]
     }
 
     fn end(&mut self, _world: &WorldView<'_>) -> Result<(), Violation> {

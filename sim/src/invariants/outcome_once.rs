@@ -31,4 +31,8 @@ impl Observer for OutcomeOnce {
             )),
         }
     }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("outcomes", self.outcomes.len() as u64)]
+    }
 }

@@ -18,6 +18,10 @@ pub(super) struct ProofFirst {
     started: BTreeMap<String, u64>,
     /// What each backend holds for proved.
     proved: BTreeSet<(String, String)>,
+    rotations: u64,
+    proofs: u64,
+    adoptions: u64,
+    heard: u64,
 }
 
 impl Observer for ProofFirst {
@@ -37,30 +41,45 @@ impl Observer for ProofFirst {
                 self.answered.insert(self.launch(line), line.ordinal);
             }
             (Kind::Log, "controld", "credential rotated") if line.field("replayed") == "false" => {
+                self.rotations += 1;
                 let launch = self.launch(line);
                 let since = self.rotated.insert(launch.clone(), line.ordinal).unwrap_or_default();
                 return self.answered_since(&launch, since, line);
             }
             (Kind::Log, "backend-recovery", "control server proved") => {
+                self.proofs += 1;
                 let launch = line.field("server").to_owned();
                 self.proved.insert((line.process.clone(), launch.clone()));
                 let since = self.started.get(&line.process).copied().unwrap_or_default();
                 return self.answered_since(&launch, since, line);
             }
             (Kind::Log, "backend-recovery", "control server adopted") => {
+                self.adoptions += 1;
                 let proved = (line.process.clone(), line.field("server").to_owned());
                 if !self.proved.contains(&proved) {
                     let expected = format!("{} adopts only what proved itself to it", line.process);
                     return Err(violation("O-001.2", expected, line.to_string()));
                 }
             }
-            (Kind::Log, _, "thief heard") if line.field("credential") != "false" => {
-                let expected = "nobody shows a credential to a process that proved nothing".to_owned();
-                return Err(violation("O-001.10", expected, line.to_string()));
+            (Kind::Log, _, "thief heard") => {
+                self.heard += 1;
+                if line.field("credential") != "false" {
+                    let expected = "nobody shows a credential to a process that proved nothing".to_owned();
+                    return Err(violation("O-001.10", expected, line.to_string()));
+                }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("rotations", self.rotations),
+            ("proofs", self.proofs),
+            ("adoptions", self.adoptions),
+            ("requests to strangers", self.heard),
+        ]
     }
 }
 

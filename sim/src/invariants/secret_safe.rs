@@ -38,6 +38,10 @@ impl Observer for SecretSafe {
         Ok(())
     }
 
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("spellings looked for", self.spellings.len() as u64)]
+    }
+
     fn end(&mut self, world: &WorldView<'_>) -> Result<(), Violation> {
         if self.stored > 0 && self.spellings.is_empty() {
             // Without what it looks for, this invariant would hold whatever happened.

@@ -11,6 +11,9 @@ use crate::trace::{Kind, Line};
 pub(super) struct UnprovenUntouched {
     launches: BTreeMap<String, String>,
     refused: BTreeMap<String, String>,
+    refusals: u64,
+    driven: u64,
+    heard: u64,
 }
 
 impl Observer for UnprovenUntouched {
@@ -23,6 +26,7 @@ impl Observer for UnprovenUntouched {
             (Kind::Log, "backend-recovery", "control server refused")
                 if line.field("reason") != "capability_incompatibility" =>
             {
+                self.refusals += 1;
                 self.refused.insert(line.field("server").to_owned(), line.process.clone());
             }
             (Kind::Process, "backend-recovery", "ended") => {
@@ -36,6 +40,7 @@ impl Observer for UnprovenUntouched {
                 "controld",
                 "driven" | "credential rotated" | "rotation confirmed" | "ownership claimed",
             ) => {
+                self.driven += 1;
                 let refused = self.launches.get(&line.process).and_then(|launch| self.refused.get(launch));
                 if let Some(backend) = refused {
                     let expected = format!("{} is left alone, {backend} has refused it", line.process);
@@ -43,6 +48,7 @@ impl Observer for UnprovenUntouched {
                 }
             }
             (Kind::Log, _, "thief heard") => {
+                self.heard += 1;
                 let open = ["GET /identity", "POST /ownership/prove"];
                 let asked = format!("{} {}", line.field("method"), line.field("path"));
                 if !open.contains(&asked.as_str()) {
@@ -52,6 +58,10 @@ impl Observer for UnprovenUntouched {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("refusals", self.refusals), ("operations", self.driven), ("requests to strangers", self.heard)]
     }
 }
 

@@ -4,7 +4,10 @@ use crate::observer::{Observer, Violation, WorldView};
 use crate::trace::{Kind, Line};
 
 /// Has no model: every effect on a path of a workspace names who had it.
-pub(super) struct WorktreeUntouched;
+#[derive(Default)]
+pub(super) struct WorktreeUntouched {
+    judged: u64,
+}
 
 impl Observer for WorktreeUntouched {
     fn id(&self) -> &'static str {
@@ -14,6 +17,7 @@ impl Observer for WorktreeUntouched {
     fn line(&mut self, line: &Line, _world: &WorldView<'_>) -> Result<(), Violation> {
         let paths = ["path", "from", "to"].map(|field| line.field(field));
         let Some(path) = paths.into_iter().find(|path| path.starts_with(WORKSPACES)) else { return Ok(()) };
+        self.judged += u64::from(line.kind == Kind::Effect);
         let may = ["scripted-agent", "director"].contains(&line.program());
         if line.kind != Kind::Effect || may {
             return Ok(());
@@ -24,6 +28,10 @@ impl Observer for WorktreeUntouched {
             format!("{path} is changed by agents and users alone"),
             format!("{} by {}", line.text, line.process),
         ))
+    }
+
+    fn judged(&self) -> Vec<(&'static str, u64)> {
+        vec![("changes", self.judged)]
     }
 }
 
