@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{info, warn};
 use wire::client::{CallFailed, ControlClient};
 use wire::proof::{Binding, Challenge, Proven};
 use wire::{CAPABILITIES, Credential, IdentityAnswer, RefusalCode, RotationId, ServerIdentity};
@@ -52,6 +52,8 @@ pub(crate) enum Admission {
     ShuttingDown,
     /// There is no server to adopt.
     NothingRecorded,
+    /// What is recorded says nothing: as if there were none.
+    GarbageRecord,
 }
 
 impl Admission {
@@ -63,20 +65,23 @@ impl Admission {
             Self::Refused(reason) => reason.as_str(),
             Self::ShuttingDown => "shutting_down",
             Self::NothingRecorded => "nothing_recorded",
+            Self::GarbageRecord => "garbage_record",
         }
     }
 }
 
 impl ProvenServer {
     fn new(
+        backend: &Backend,
         proven: &Proven,
         identity: IdentityAnswer,
         record: ControlServerRecord,
-        credential: &Credential,
-        stranger: &ControlClient,
+        credential: Credential,
     ) -> Self {
         assert_eq!(*proven.server(), identity.server, "a proof is of the server that was identified");
-        Self { identity, record, client: stranger.with_credential(credential.to_text()) }
+        let limit = backend.config.read_timeout;
+        let client = backend.client(record.endpoint, &identity.server, &Arc::new(credential), limit);
+        Self { identity, record, client }
     }
 
     /// Calls with the recorded credential, bounded as recovery's reads are.
@@ -104,8 +109,10 @@ impl AdoptedServer {
         credential: Credential,
         record: ControlServerRecord,
     ) -> Self {
-        let client = backend.client(record.endpoint, Some(credential.to_text()), backend.config.read_timeout);
-        Self { identity: proven.identity, record, rotation, credential: Arc::new(credential), client }
+        let credential = Arc::new(credential);
+        let (identity, limit) = (proven.identity, backend.config.read_timeout);
+        let client = backend.client(record.endpoint, &identity.server, &credential, limit);
+        Self { identity, record, rotation, credential, client }
     }
 
     /// Calls with the newest credential, bounded as recovery's reads are.
@@ -135,8 +142,8 @@ pub(crate) async fn admit(backend: &Arc<Backend>, recorded: Recorded) -> Admissi
         Recorded::Server(record) => record,
         Recorded::Nothing => return Admission::NothingRecorded,
         Recorded::Garbage { why } => {
-            tracing::warn!(why, "control-server record is garbage and was not used");
-            return Admission::NothingRecorded;
+            warn!(why, "control-server record is garbage and was not used");
+            return Admission::GarbageRecord;
         }
     };
     let server = record.identity.clone();
@@ -149,14 +156,14 @@ pub(crate) async fn admit(backend: &Arc<Backend>, recorded: Recorded) -> Admissi
         }
         Admission::Refused(reason) => info!(%server, %address, reason = %reason, "control server refused"),
         Admission::ShuttingDown => info!(%server, %address, "control server is shutting down"),
-        Admission::NothingRecorded => {}
+        Admission::NothingRecorded | Admission::GarbageRecord => {}
     }
     admission
 }
 
 async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission {
     let retries = backend.config.read_retries;
-    let stranger = backend.client(record.endpoint, None, backend.config.read_timeout);
+    let stranger = backend.stranger(record.endpoint, backend.config.read_timeout);
     let identity = match answered(retries, || stranger.identity()).await {
         Ok(identity) => identity,
         Err(failed) => return unidentified(&failed),
@@ -173,55 +180,22 @@ async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission
     let proven = match prove(backend, &stranger, &identity.server, &credential).await {
         Ok(proven) => proven,
         Err(Unproven::ShuttingDown) => return Admission::ShuttingDown,
-        Err(Unproven::Silent(why) | Unproven::Failed(why)) => {
+        Err(Unproven::NotShown(why)) => {
             info!(server = %identity.server, why, "control server did not prove itself");
             // A matching identity with a wrong or silent proof is an authentication failure (ruling 7).
             return Admission::Refused(AdoptionRefused::AuthenticationFailure);
         }
     };
     let missing = lacking(&identity.capabilities);
-    let server = ProvenServer::new(&proven, identity, record, &credential, &stranger);
+    let server = ProvenServer::new(backend, &proven, identity, record, credential);
     if missing.is_empty() { Admission::Proven(server) } else { Admission::Incompatible { server, missing } }
 }
 
 /// Why nothing was proved.
 enum Unproven {
     ShuttingDown,
-    /// Nothing answered.
-    Silent(String),
-    /// Something answered, but not with a proof.
-    Failed(String),
-}
-
-/// Who answers where the server in use listens.
-pub(crate) enum Answering {
-    /// The server in use.
-    Ours,
-    /// The server in use, which is about to end.
-    ShuttingDown,
-    /// Nobody, for now.
-    Nobody { why: String },
-    /// What calls itself the server in use, and does not know our credential any more: another backend has adopted it.
-    Superseded,
-    /// Somebody else: the server in use is gone, and its place is taken.
-    Stranger,
-}
-
-/// Makes sure of the server in use before it is sent the credential over a new connection: a server can die and its
-/// port be taken at any moment (O-001.10).
-pub(crate) async fn who_answers(backend: &Backend, server: &ServerInUse) -> Answering {
-    let stranger = backend.client(server.address, None, backend.config.read_timeout);
-    match prove(backend, &stranger, &server.identity, &server.credential).await {
-        Ok(_) => Answering::Ours,
-        Err(Unproven::ShuttingDown) => Answering::ShuttingDown,
-        Err(Unproven::Silent(why)) => Answering::Nobody { why },
-        Err(Unproven::Failed(why)) => {
-            // Told apart, because the agents of a server that answers are not ours to end.
-            let same = stranger.identity().await.is_ok_and(|answer| answer.server == server.identity);
-            tracing::warn!(server = %server.identity, why, same, "control server in use did not prove itself");
-            if same { Answering::Superseded } else { Answering::Stranger }
-        }
-    }
+    /// Nothing answered, or not with a proof.
+    NotShown(String),
 }
 
 /// The server goes first (O-001.10). Each attempt has a challenge of its own; what answers an earlier one is worthless.
@@ -239,18 +213,15 @@ async fn prove(
             Ok(answer) => {
                 return challenge
                     .verify(&answer, credential, binding)
-                    .map_err(|failed| Unproven::Failed(failed.to_string()));
+                    .map_err(|failed| Unproven::NotShown(failed.to_string()));
             }
             Err(failed) => failed,
         };
         if failed.refusal() == Some(RefusalCode::ShuttingDown) {
             return Err(Unproven::ShuttingDown);
         }
-        if !failed.is_no_answer() {
-            return Err(Unproven::Failed(chain(&failed)));
-        }
-        if left == 0 {
-            return Err(Unproven::Silent(chain(&failed)));
+        if !failed.is_no_answer() || left == 0 {
+            return Err(Unproven::NotShown(chain(&failed)));
         }
         left -= 1;
     }

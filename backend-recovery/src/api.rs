@@ -151,7 +151,7 @@ pub struct SessionView {
     pub state: SessionState,
     /// Where its agent works.
     pub directory: String,
-    /// Why it failed or was interrupted.
+    /// Why it failed or was interrupted, or what keeps it from going on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Its supervised execution, as recorded.

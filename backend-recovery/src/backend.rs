@@ -8,13 +8,13 @@ use std::time::Duration;
 use seam::{ChildInput, ExitStatus, Monotonic, Seams, random_hex};
 use secrecy::SecretString;
 use tokio::sync::watch;
-use wire::client::{CallFailed, ControlClient};
+use wire::client::{CallFailed, ControlClient, Possession};
 use wire::http::Endpoint;
-use wire::{Credential, IdentityAnswer, ServerIdentity};
+use wire::{Credential, IdentityAnswer, InstanceId, ServerIdentity, SessionId};
 
 use crate::api::{Named, RefusalCode, Refused};
 use crate::config::Config;
-use crate::recovery_guard::ExecutionStore;
+use crate::recovery_guard::{Execution, ExecutionStore};
 use crate::store::{Store, StoreFailed};
 use crate::switch::Survival;
 
@@ -49,8 +49,6 @@ enum ServerSlot {
 pub(crate) struct ServerInUse {
     /// Calls with the credential, bounded for ordinary work.
     pub(crate) client: ControlClient,
-    /// What the client carries: to make sure that whoever answers still is this server.
-    pub(crate) credential: Arc<Credential>,
     pub(crate) identity: ServerIdentity,
     pub(crate) address: SocketAddr,
     /// The unowned period that this very server reports (O-003.2).
@@ -94,7 +92,7 @@ pub(crate) struct Report {
     pub(crate) recovered: bool,
     pub(crate) recovery: Option<Duration>,
     pub(crate) adoption: Option<String>,
-    pub(crate) retracked: Vec<wire::SessionId>,
+    pub(crate) retracked: Vec<SessionId>,
     pub(crate) stopped: Vec<Named>,
     pub(crate) left: Vec<Named>,
 }
@@ -188,20 +186,59 @@ impl Backend {
         format!("{prefix}-{}", random_hex(&*self.seams.entropy, ID_BYTES))
     }
 
-    /// Calls to this address, with this bound per exchange.
+    /// Calls to whoever answers at this address, which get nothing of ours; with this bound per exchange.
+    pub(crate) fn stranger(&self, address: SocketAddr, limit: Duration) -> ControlClient {
+        ControlClient::new(self.endpoint(address, limit))
+    }
+
+    /// Calls with this credential to this launch's server, which proves itself over each connection first (O-001.10).
     pub(crate) fn client(
         &self,
         address: SocketAddr,
-        credential: Option<SecretString>,
+        server: &ServerIdentity,
+        credential: &Arc<Credential>,
         limit: Duration,
     ) -> ControlClient {
-        ControlClient::new(Endpoint {
-            network: Arc::clone(&self.seams.network),
-            clock: Arc::clone(&self.seams.clock),
-            address,
-            credential,
-            limit,
-        })
+        let (home, entropy) = (self.config.home.path().to_owned(), Arc::clone(&self.seams.entropy));
+        let possession = Possession::of_credential(Arc::clone(credential), home, server.clone(), entropy);
+        ControlClient::proving(self.endpoint(address, limit), possession)
+    }
+
+    /// Calls to the server that was launched with this nonce, and to nobody else who answers there.
+    pub(crate) fn launcher(
+        &self,
+        address: SocketAddr,
+        server: &ServerIdentity,
+        nonce: &SecretString,
+        limit: Duration,
+    ) -> ControlClient {
+        let (home, entropy) = (self.config.home.path().to_owned(), Arc::clone(&self.seams.entropy));
+        let possession = Possession::of_nonce(nonce, home, server.clone(), entropy);
+        ControlClient::proving(self.endpoint(address, limit), possession)
+    }
+
+    fn endpoint(&self, address: SocketAddr, limit: Duration) -> Endpoint {
+        let (network, clock) = (Arc::clone(&self.seams.network), Arc::clone(&self.seams.clock));
+        Endpoint { network, clock, address, credential: None, limit }
+    }
+
+    /// Publishes the session's execution, unless the server that it runs on is not in use any more: whoever loses a
+    /// server lets go of its executions afterwards, see [`Backend::drop_server`].
+    pub(crate) fn publish(
+        &self,
+        session: &SessionId,
+        instance: InstanceId,
+        server: &ServerIdentity,
+    ) -> Option<Execution> {
+        let mut executions = self.executions();
+        let in_use = matches!(&*self.server_slot(), ServerSlot::InUse(used) if used.identity == *server);
+        in_use.then(|| executions.publish(session, instance))
+    }
+
+    /// Lets go of the server and of every execution on it; tells whose they were.
+    pub(crate) fn drop_server(&self, why: &str) -> Vec<SessionId> {
+        self.lose_server(why.to_owned());
+        self.executions().remove_all()
     }
 
     /// The server for ordinary work, from what is known after its proof.
@@ -213,8 +250,7 @@ impl Backend {
         origin: Origin,
     ) -> ServerInUse {
         ServerInUse {
-            client: self.client(address, Some(credential.to_text()), CALL_LIMIT),
-            credential,
+            client: self.client(address, &identity.server, &credential, CALL_LIMIT),
             identity: identity.server.clone(),
             address,
             period: Duration::from_millis(identity.unowned_period_ms),
@@ -230,7 +266,7 @@ impl Backend {
     pub(crate) fn agent_environment(
         &self,
         profile: &BTreeMap<String, String>,
-        session: &wire::SessionId,
+        session: &SessionId,
         task: &str,
         run: &str,
     ) -> BTreeMap<String, String> {
@@ -253,7 +289,7 @@ impl From<StoreFailed> for Refused {
 /// An answer that the control server did not give is an answer to our user too.
 pub(crate) fn refused_by_server(failed: &CallFailed) -> Refused {
     let message = chain(failed);
-    if failed.is_unauthorized() {
+    if failed.is_unauthorized() || failed.is_unproven() {
         // Tried again it would be refused again; renewal lets go of everything that was driven (O-002.3).
         return Refused::for_good(RefusalCode::ControlServerUnavailable, message);
     }

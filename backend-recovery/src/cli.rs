@@ -248,12 +248,13 @@ impl Shown<'_> {
     /// Waits until the agent is up, so that a program that does not exist is told here and now.
     async fn create(&mut self, request: CreateSession) -> Result<u8, Failed> {
         let mut view = self.client.create_session(&request).await?;
-        while matches!(view.state, SessionState::Created | SessionState::Starting) {
+        // Every step of a start has its bound; what has none, a store that cannot be written, is told as a failure.
+        while view.failure.is_none() && matches!(view.state, SessionState::Created | SessionState::Starting) {
             self.seams.clock.sleep(POLL).await;
             view = self.client.session(&view.session).await?;
         }
         self.say(&view, session_text).await;
-        Ok(u8::from(view.state == SessionState::Failed))
+        Ok(u8::from(view.failure.is_some()))
     }
 
     async fn prompt(&mut self, session: SessionId, text: String, wait: bool) -> Result<u8, Failed> {

@@ -231,11 +231,11 @@ async fn admit_child(
     nonce: &SecretString,
 ) -> Result<ServerInUse, Attempt> {
     let identity = first_answer(backend, child, address).await?;
-    let stranger = backend.client(address, None, ANSWER_LIMIT);
-    let credential = match stranger.handshake(nonce).await {
+    let launcher = backend.launcher(address, &identity.server, nonce, ANSWER_LIMIT);
+    let credential = match launcher.handshake(nonce).await {
         Ok(credential) => credential,
-        // Whoever refuses our nonce is not our child: that one will find the port taken.
-        Err(failed) if failed.refusal().is_some() => return Err(Attempt::PortTaken),
+        // Whoever does not know our nonce is not our child: that one will find the port taken.
+        Err(failed) if failed.is_unproven() || failed.refusal().is_some() => return Err(Attempt::PortTaken),
         Err(failed) => {
             warn!(%address, error = %chain(&failed), "handshake got no answer");
             return Err(StartFailed::Silent { log: backend.config.home.control_server_log() }.into());
@@ -281,7 +281,7 @@ async fn first_answer(
     address: SocketAddr,
 ) -> Result<IdentityAnswer, Attempt> {
     let log = || backend.config.home.control_server_log();
-    let stranger = backend.client(address, None, ANSWER_LIMIT);
+    let stranger = backend.stranger(address, ANSWER_LIMIT);
     let asking = async {
         loop {
             if let Ok(identity) = stranger.identity().await {

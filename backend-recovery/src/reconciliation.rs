@@ -7,11 +7,11 @@ use tracing::{info, warn};
 use wire::ServerIdentity;
 
 use crate::api::Named;
-use crate::backend::Backend;
+use crate::backend::{Backend, chain};
 use crate::correlation::admissible;
 use crate::leftovers::Leftover;
 use crate::retracking::Retracked;
-use crate::store::{InventoryRow, StoreFailed};
+use crate::store::{ExecutorRecord, InventoryRow, StoreFailed};
 use crate::tending::{repair, repair_without_server};
 
 /// What recovery learned about the server that the records are from.
@@ -77,22 +77,26 @@ async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> O
             if let Some(reason) = retracked.not_gone.get(session) {
                 return Some(format!("an instance of it is not known to be gone: {reason}"));
             }
+            // As it stands now: an attempt to re-track may have rewritten it to another instance.
+            let now = match backend.store.executor_record(session).await {
+                Ok(Some(now)) => now,
+                Ok(None) => record.clone(),
+                Err(failed) => return Some(chain(&failed)),
+            };
+            if retracked.without_server.contains(session) {
+                return without_server(backend, &now, true).await;
+            }
             let adopted = backend.server().ok().map(|server| server.identity);
             if adopted.as_ref() != Some(&record.server) {
-                return without_server(backend, row, false).await;
+                return without_server(backend, &now, false).await;
             }
-            repair(
-                backend,
-                session,
-                Some(record.execution.clone()),
-                "the backend restarted and its agent was gone",
-            )
-            .await;
+            let reason = "the backend restarted and its agent was gone";
+            repair(backend, session, Some(now.execution), reason).await;
             release(backend, row);
             None
         }
         Survey::NobodyAnswered { server } => {
-            without_server(backend, row, server.as_ref() == Some(&record.server)).await
+            without_server(backend, record, server.as_ref() == Some(&record.server)).await
         }
         Survey::NotEnumerated => Some("the control server could not be enumerated".to_owned()),
         Survey::LeftRunning => {
@@ -101,8 +105,7 @@ async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> O
     }
 }
 
-async fn without_server(backend: &Arc<Backend>, row: &InventoryRow, end: bool) -> Option<String> {
-    let record = &row.record;
+async fn without_server(backend: &Arc<Backend>, record: &ExecutorRecord, end: bool) -> Option<String> {
     match repair_without_server(backend, &record.session, &record.execution, record.agent.as_ref(), end).await
     {
         Leftover::Gone => None,

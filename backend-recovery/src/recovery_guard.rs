@@ -24,6 +24,8 @@ use crate::api::{Named, RefusalCode, Refused};
 pub(crate) struct ExecutionStore {
     inventory_read: bool,
     slots: BTreeMap<SessionId, Slot>,
+    /// What keeps a session from going on, for people.
+    troubles: BTreeMap<SessionId, String>,
     epochs: u64,
 }
 
@@ -65,8 +67,10 @@ pub(crate) struct Execution {
     pub(crate) epoch: Epoch,
     /// Permission requests that wait for an answer.
     pub(crate) permissions: BTreeSet<PermissionId>,
-    /// Dropped or set to true: whoever works for this execution ends.
+    /// Set to true: whoever works for this execution ends.
     pub(crate) ended: watch::Sender<bool>,
+    /// Set to true: its events are not followed any more, since it is being stopped.
+    pub(crate) unfollowed: watch::Sender<bool>,
 }
 
 impl ExecutionStore {
@@ -132,25 +136,48 @@ impl ExecutionStore {
             epoch: Epoch(self.epochs),
             permissions: BTreeSet::new(),
             ended: watch::Sender::new(false),
+            unfollowed: watch::Sender::new(false),
         };
+        self.troubles.remove(session);
         self.slots.insert(session.clone(), Slot::Tracked(execution.clone()));
         execution
     }
 
-    /// Publishes the execution again under a new epoch, if it still is the session's.
-    pub(crate) fn republish(&mut self, session: &SessionId, execution: &Execution) -> Option<Execution> {
-        match self.slots.get(session) {
+    /// The execution to follow again, if it still is the session's: the same one under a new epoch.
+    pub(crate) fn follow_again(&mut self, session: &SessionId, execution: &Execution) -> Option<Execution> {
+        let epoch = Epoch(self.epochs + 1);
+        match self.slots.get_mut(session) {
             Some(Slot::Tracked(current)) if current.epoch == execution.epoch => {
-                Some(self.publish(session, execution.instance.clone()))
+                self.epochs += 1;
+                current.epoch = epoch;
+                current.unfollowed = watch::Sender::new(false);
+                Some(current.clone())
             }
             _ => None,
         }
+    }
+
+    /// Notes what keeps the session from going on, for people to see; none once it goes on.
+    pub(crate) fn note_trouble(&mut self, session: &SessionId, trouble: Option<String>) {
+        match trouble {
+            Some(trouble) if matches!(self.slots.get(session), Some(Slot::Launching | Slot::Tracked(_))) => {
+                self.troubles.insert(session.clone(), trouble);
+            }
+            Some(_) => {}
+            None => drop(self.troubles.remove(session)),
+        }
+    }
+
+    /// What keeps sessions from going on.
+    pub(crate) fn troubles(&self) -> BTreeMap<SessionId, String> {
+        self.troubles.clone()
     }
 
     /// Gives up the session's launch.
     pub(crate) fn abandon_launch(&mut self, session: &SessionId) {
         if matches!(self.slots.get(session), Some(Slot::Launching)) {
             self.slots.remove(session);
+            self.troubles.remove(session);
         }
     }
 
@@ -207,6 +234,7 @@ impl ExecutionStore {
             matches!(self.slots.get(session), Some(Slot::Tracked(execution)) if execution.epoch == epoch);
         if matches && let Some(Slot::Tracked(execution)) = self.slots.remove(session) {
             execution.ended.send_replace(true);
+            self.troubles.remove(session);
         }
         matches
     }
@@ -319,7 +347,7 @@ mod tests {
         let second = store.publish(&session(), InstanceId::new("i-2"));
         assert!(!store.remove(&session(), first.epoch));
         store.note_permissions(&session(), first.epoch, &[PermissionId::new("p-1")], &[]);
-        assert!(store.republish(&session(), &first).is_none());
+        assert!(store.follow_again(&session(), &first).is_none());
         let tracked = store.execution(&session()).unwrap();
         assert_eq!((tracked.epoch, tracked.permissions.len()), (second.epoch, 0));
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tracing::{info, warn};
 use wire::RefusalCode;
 
-use crate::adoption::{Answering, who_answers};
 use crate::backend::{Backend, ServerInUse, chain};
 use crate::ports;
 
@@ -69,23 +68,27 @@ enum Renewed {
     Ended(TenureEnded),
 }
 
-/// One renewal: only whoever proves to be the server in use is sent the credential.
+/// One renewal.
 async fn claim(backend: &Backend, server: &ServerInUse) -> Renewed {
-    match who_answers(backend, server).await {
-        Answering::Ours => {}
-        Answering::ShuttingDown => return Renewed::Ended(TenureEnded::ShuttingDown),
-        Answering::Superseded => return Renewed::Ended(TenureEnded::Superseded),
-        Answering::Stranger => return Renewed::Ended(TenureEnded::Gone),
-        Answering::Nobody { why } => return Renewed::Failed(why),
+    let failed = match server.client.claim().await {
+        Ok(_) => return Renewed::Done,
+        Err(failed) => failed,
+    };
+    if failed.is_unauthorized() {
+        return Renewed::Ended(TenureEnded::Superseded);
     }
-    match server.client.claim().await {
-        Ok(_) => Renewed::Done,
-        Err(failed) if failed.is_unauthorized() => Renewed::Ended(TenureEnded::Superseded),
-        Err(failed) if failed.refusal() == Some(RefusalCode::ShuttingDown) => {
-            Renewed::Ended(TenureEnded::ShuttingDown)
-        }
-        Err(failed) => Renewed::Failed(chain(&failed)),
+    if failed.refusal() == Some(RefusalCode::ShuttingDown) {
+        return Renewed::Ended(TenureEnded::ShuttingDown);
     }
+    if !failed.is_unproven() {
+        return Renewed::Failed(chain(&failed));
+    }
+    // What calls itself the server in use and does not know our credential has been adopted by another backend. Told
+    // apart, because the agents of a server that answers are not ours to end.
+    let stranger = backend.stranger(server.address, backend.config.read_timeout);
+    let same = stranger.identity().await.is_ok_and(|answer| answer.server == server.identity);
+    warn!(server = %server.identity, why = %chain(&failed), same, "control server in use did not prove itself");
+    Renewed::Ended(if same { TenureEnded::Superseded } else { TenureEnded::Gone })
 }
 
 /// Resolves once the server's process has exited; never for a server that is not our child.

@@ -15,6 +15,7 @@ use crate::adoption::AdoptedServer;
 use crate::api::{Named, SessionState};
 use crate::backend::{Backend, answered, chain};
 use crate::correlation::{Plan, Retrack, Stop, correlate};
+use crate::ports::nobody_listens;
 use crate::sessions;
 use crate::stop::stop_and_see_gone;
 use crate::store::{InventoryRow, StoreFailed};
@@ -27,6 +28,8 @@ pub(crate) struct Retracked {
     pub(crate) sessions: BTreeSet<SessionId>,
     /// Sessions that have an instance which is not known to be gone: their records are not repaired.
     pub(crate) not_gone: BTreeMap<SessionId, String>,
+    /// Sessions whose instances have lost their server meanwhile: nobody listens where it did.
+    pub(crate) without_server: BTreeSet<SessionId>,
     /// Instances that were seen gone.
     pub(crate) stopped: Vec<Named>,
 }
@@ -40,8 +43,21 @@ enum NotRetracked {
     TurnUnreadable(#[source] CallFailed),
     #[error("its record could not be written")]
     Store(#[from] StoreFailed),
+    #[error("its control server was lost meanwhile")]
+    ServerLost,
     #[error("the bound over recovery passed")]
     BoundPassed,
+}
+
+/// How the stop of one instance ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    /// It was seen gone.
+    Gone,
+    /// It may live; its session's guard is held (S-002.16).
+    NotGone,
+    /// Its server is gone; what is left of it is to be looked for (ruling 15).
+    WithoutServer,
 }
 
 /// Enumerates, within the per-read budget.
@@ -77,27 +93,30 @@ pub(crate) async fn carry_out(
     for (retrack, won) in retrack.iter().zip(won) {
         match won {
             Outcome::Published => drop(outcome.sessions.insert(retrack.session.clone())),
-            Outcome::Stopped { reason } => {
-                outcome.stopped.push(Named { id: retrack.instance.to_string(), reason });
+            Outcome::NotRetracked { stopped, reason } => {
+                outcome.note(stopped, &retrack.session, &retrack.instance, reason);
             }
-            Outcome::NotGone { reason } => drop(outcome.not_gone.insert(retrack.session.clone(), reason)),
         }
     }
-    for (planned, gone) in alone.into_iter().zip(lost) {
-        let reason = planned.reason.to_string();
-        if gone {
-            outcome.stopped.push(Named { id: planned.instance.to_string(), reason });
-        } else {
-            outcome.not_gone.insert(planned.session, reason);
-        }
+    for (planned, stopped) in alone.into_iter().zip(lost) {
+        outcome.note(stopped, &planned.session, &planned.instance, planned.reason.to_string());
     }
     outcome
 }
 
+impl Retracked {
+    fn note(&mut self, stopped: Stopped, session: &SessionId, instance: &InstanceId, reason: String) {
+        match stopped {
+            Stopped::Gone => self.stopped.push(Named { id: instance.to_string(), reason }),
+            Stopped::NotGone => drop(self.not_gone.insert(session.clone(), reason)),
+            Stopped::WithoutServer => drop(self.without_server.insert(session.clone())),
+        }
+    }
+}
+
 enum Outcome {
     Published,
-    Stopped { reason: String },
-    NotGone { reason: String },
+    NotRetracked { stopped: Stopped, reason: String },
 }
 
 async fn one(
@@ -118,11 +137,8 @@ async fn one(
     let reason = chain(&failed);
     warn!(%session, %instance, reason, "session not re-tracked");
     // A session that nobody tracks is not left with a live agent (S-002.15).
-    if stop_instance(backend, server, session, instance).await {
-        Outcome::Stopped { reason }
-    } else {
-        Outcome::NotGone { reason }
-    }
+    let stopped = stop_instance(backend, server, session, instance).await;
+    Outcome::NotRetracked { stopped, reason }
 }
 
 /// Everything that must hold before the session is published, and the publishing as the last step, without an
@@ -136,7 +152,7 @@ async fn rebuild(
     let (session, instance) = (&planned.session, &planned.instance);
     let identity = &server.identity.server;
     let gone = planned.losers.iter().map(|loser| stop_instance(backend, server, session, loser));
-    if !join_all(gone).await.into_iter().all(|gone| gone) {
+    if !join_all(gone).await.into_iter().all(|stopped| stopped == Stopped::Gone) {
         return Err(NotRetracked::LoserNotStopped);
     }
     let turns = answered(backend.config.read_retries, || server.client().turn(instance))
@@ -156,45 +172,49 @@ async fn rebuild(
         let from = &[SessionState::Created, SessionState::Starting, SessionState::Idle];
         store.move_session(session, from, SessionState::WaitingForInput, at).await?;
     }
-    let after = backend.now();
+    let at = backend.now().since_origin();
+    if !sessions::publish_retracked(backend, identity, session, &status, settled.acknowledge) {
+        return Err(NotRetracked::ServerLost);
+    }
     info!(
         %session,
         %instance,
         pid = status.agent.as_ref().map(|agent| agent.pid),
         open_turn = settled.open,
-        at_ms = u64::try_from(after.since_origin().as_millis()).unwrap_or(u64::MAX),
+        at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
         "session re-tracked"
     );
-    sessions::publish_retracked(backend, session, &status, settled.acknowledge);
     Ok(())
 }
 
-async fn stop_one(backend: &Arc<Backend>, server: &AdoptedServer, planned: &Stop) -> bool {
+async fn stop_one(backend: &Arc<Backend>, server: &AdoptedServer, planned: &Stop) -> Stopped {
     let Stop { instance, session, reason } = planned;
     info!(%instance, %session, %reason, "surviving instance is stopped");
     // The session's guard first (ruling 12), so that nobody launches beside an instance that may stay.
     let taken = backend.executions().guard(session);
-    let gone = stop_instance(backend, server, session, instance).await;
-    if gone && taken == crate::recovery_guard::Taken::Acquired {
+    let stopped = stop_instance(backend, server, session, instance).await;
+    if stopped == Stopped::Gone && taken == crate::recovery_guard::Taken::Acquired {
         backend.executions().release(session);
     }
-    gone
+    stopped
 }
 
-/// Stops one instance; a failure keeps the session's guard for this backend's lifetime (S-002.16).
+/// Stops one instance; a failure keeps the session's guard for this backend's lifetime (S-002.16), unless its server
+/// is gone.
 async fn stop_instance(
     backend: &Arc<Backend>,
     server: &AdoptedServer,
     session: &SessionId,
     instance: &InstanceId,
-) -> bool {
-    let retries = backend.config.read_retries;
-    match stop_and_see_gone(&*backend.seams.clock, server.client(), instance, retries).await {
-        Ok(()) => true,
-        Err(_) => {
-            backend.executions().hold(session, instance.clone());
-            warn!(%session, %instance, "guard held for an unstopped instance");
-            false
-        }
+) -> Stopped {
+    let (client, retries) = (server.client(), backend.config.read_retries);
+    if stop_and_see_gone(&*backend.seams.clock, client, instance, retries).await.is_ok() {
+        return Stopped::Gone;
     }
+    if nobody_listens(&*backend.seams.network, client.endpoint().address).await {
+        return Stopped::WithoutServer;
+    }
+    backend.executions().hold(session, instance.clone());
+    warn!(%session, %instance, "guard held for an unstopped instance");
+    Stopped::NotGone
 }

@@ -118,7 +118,7 @@ async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
         Admission::Proven(server) | Admission::Incompatible { server, .. } => {
             stop_unusable(backend, server).await
         }
-        Admission::NothingRecorded => Survey::NobodyAnswered { server: None },
+        Admission::NothingRecorded | Admission::GarbageRecord => Survey::NobodyAnswered { server: None },
         Admission::Refused(crate::refusal::AdoptionRefused::NoAnswer) => {
             silent(backend, recorded_server).await
         }

@@ -90,7 +90,7 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
             Err(failed) if failed.refusal() == Some(wire::RefusalCode::ShuttingDown) => break,
             Err(_) if ports::nobody_listens(&*backend.seams.network, address).await => return true,
             // A 401 can only be a dead credential.
-            Err(failed) if left == 0 || failed.is_unauthorized() => {
+            Err(failed) if left == 0 || failed.is_unauthorized() || failed.is_unproven() => {
                 warn!(%address, error = %chain(&failed), "ownership shutdown failed");
                 return false;
             }
@@ -101,7 +101,7 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
 }
 
 /// Waits until nobody listens there any more; false if somebody still does after [`SHUTDOWN_LIMIT`].
-async fn seen_gone(backend: &Backend, address: SocketAddr) -> bool {
+pub(crate) async fn seen_gone(backend: &Backend, address: SocketAddr) -> bool {
     let clock = &backend.seams.clock;
     let ends = clock.monotonic().after(SHUTDOWN_LIMIT);
     while clock.monotonic() < ends {
@@ -117,16 +117,14 @@ async fn seen_gone(backend: &Backend, address: SocketAddr) -> bool {
 
 /// Another backend drives: our executions are dropped and nothing is tried again (O-002.3).
 fn let_go(backend: &Backend, server: &ServerInUse) {
-    let dropped = backend.executions().remove_all();
+    let dropped = backend.drop_server("another backend drives the control server");
     warn!(server = %server.identity, dropped = dropped.len(), "superseded by another backend");
-    backend.lose_server("another backend drives the control server".to_owned());
 }
 
 /// The server is gone with what it kept: its agents are ended, if `end` says that it was seen gone, and their sessions
 /// repaired.
 async fn lost(backend: &Arc<Backend>, server: &ServerInUse, end: bool) {
-    backend.lose_server("the control server ended".to_owned());
-    let sessions = backend.executions().remove_all();
+    let sessions = backend.drop_server("the control server ended");
     error!(server = %server.identity, sessions = sessions.len(), "control server lost");
     for session in sessions {
         let Ok(Some(record)) = backend.store.executor_record(&session).await else { continue };

@@ -154,7 +154,8 @@ impl<S> Ownership<S> {
         Ok(fresh)
     }
 
-    /// Demonstrates every acceptable credential (O-001.10). Open to anybody; renews nothing.
+    /// Demonstrates every acceptable credential (O-001.10), and the nonce while it is worth something. Open to anybody;
+    /// renews nothing.
     pub(crate) fn prove(
         &mut self,
         now: Monotonic,
@@ -163,7 +164,9 @@ impl<S> Ownership<S> {
     ) -> Result<ProofAnswer, AdmissionRefused> {
         self.expire(now);
         self.refuse_if_shutting_down()?;
-        Ok(ProofAnswer::new(challenge, self.rotation.acceptable(), binding))
+        // Until the handshake the launcher has nothing else to know its child by.
+        let nonce = self.nonce.as_ref().map(Credential::of_nonce);
+        Ok(ProofAnswer::new(challenge, self.rotation.acceptable().chain(&nonce), binding))
     }
 
     /// Whether a caller who presents this may use a route with this access. Renews nothing.

@@ -139,7 +139,8 @@ impl Server {
         let binding = Binding::new(&self.home, &self.identity, self.address);
         let proved = self.ownership().prove(self.seams.clock.monotonic(), challenge, binding);
         match &proved {
-            Ok(_) => info!("challenge answered"),
+            // One for every connection of our backend.
+            Ok(_) => debug!("challenge answered"),
             Err(refused) => info!(reason = %refused, "challenge refused"),
         }
         proved

@@ -68,15 +68,16 @@ async fn stop_execution(
     execution: Execution,
 ) -> Result<(), Refused> {
     let server = backend.server()?;
-    // Whoever follows it ends first, so that the instance's end is not taken for the agent's own.
-    execution.ended.send_replace(true);
+    // Whoever follows it ends first, so that the instance's end is not taken for the agent's own. A prompt that is on
+    // its way and a start that is awaited go on: they end with the execution, or go on with it.
+    execution.unfollowed.send_replace(true);
     let retries = backend.config.read_retries;
     let instance = &execution.instance;
     let gone = stop_and_see_gone(&*backend.seams.clock, &server.client, instance, retries).await;
     if let Err(failed) = gone {
         // It may live on: it is followed again, and can be stopped again. Unless its server was lost meanwhile, and
         // with it this execution: then that has the last word on the session.
-        if let Some(again) = backend.executions().republish(session, &execution) {
+        if let Some(again) = backend.executions().follow_again(session, &execution) {
             tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), again, Vec::new()));
         }
         return Err(Refused::for_now(RefusalCode::ControlServerFailed, chain(&failed)));

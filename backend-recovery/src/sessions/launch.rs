@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use seam::{ExitStatus, SpawnRequest, Stdio, within};
+use seam::{ChildOutput, ExitStatus, SpawnRequest, Stdio, within};
 use tokio::io::AsyncReadExt as _;
 use tracing::{info, warn};
 use wire::client::CallFailed;
@@ -22,7 +22,7 @@ use crate::config::Profile;
 use crate::ports::nobody_listens;
 use crate::stop::stop_and_see_gone;
 use crate::store::{ExecutorRecord, NewSession};
-use crate::tending::repair_without_server;
+use crate::tending::{repair_without_server, seen_gone};
 
 /// Makes the session durable and begins its launch; answers before the agent is up.
 pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Result<SessionView, Refused> {
@@ -136,7 +136,7 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
     let instance = InstanceId::new(backend.fresh_id("i"));
     let session = launch.session.clone();
     let failed = match begin(&backend, &server, &launch, &instance).await {
-        Ok(status) => return publish(&backend, &session, status).await,
+        Ok(status) => return publish(&backend, &server, &session, status).await,
         Err(failed) => failed,
     };
     let reason = chain(&failed);
@@ -145,7 +145,6 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
         // The request may have taken effect although its answer says nothing or was lost.
         let retries = backend.config.read_retries;
         if stop_and_see_gone(&*backend.seams.clock, &server.client, &instance, retries).await.is_err() {
-            backend.executions().abandon_launch(&session);
             return not_gone(&backend, &server, &session, instance).await;
         }
     }
@@ -154,9 +153,25 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
         LaunchFailed::Create(_) => Some(instance),
         LaunchFailed::Worktree(_) | LaunchFailed::Store(_) => None,
     };
-    let at = backend.wall_ms();
-    if let Err(error) = backend.store.end_execution(&session, execution, to, turns, reason, at).await {
-        warn!(%session, error = %chain(&error), "failed launch could not be recorded");
+    let record = async {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let (execution, at) = (execution.clone(), backend.wall_ms());
+            let ended = backend.store.end_execution(&session, execution, to, turns, reason.clone(), at).await;
+            let Err(error) = ended else { return };
+            let error = chain(&error);
+            warn!(%session, error, "failed launch could not be recorded");
+            let trouble = format!("{reason}; and that could not be recorded: {error}");
+            backend.executions().note_trouble(&session, Some(trouble));
+            backend.seams.clock.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    };
+    // What could not be recorded until our end is repaired by the next start.
+    tokio::select! {
+        biased;
+        () = backend.closed() => {}
+        () = record => {}
     }
     backend.executions().abandon_launch(&session);
 }
@@ -164,7 +179,15 @@ async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
 /// An agent may live that nobody could stop. If its server is gone it is ended here; else its record stays live, so
 /// that the next start finds it, and the guard keeps another one from being started beside it (S-002.16).
 async fn not_gone(backend: &Arc<Backend>, server: &ServerInUse, session: &SessionId, instance: InstanceId) {
-    if nobody_listens(&*backend.seams.network, server.address).await {
+    let gone = match backend.server() {
+        Ok(used) if used.identity == server.identity => {
+            nobody_listens(&*backend.seams.network, server.address).await
+        }
+        // It was lost: it may still be on its way out.
+        _ => seen_gone(backend, server.address).await,
+    };
+    backend.executions().abandon_launch(session);
+    if gone {
         let taken = backend.executions().guard(session);
         info!(%session, ?taken, "guard taken");
         repair_without_server(backend, session, &instance, None, true).await;
@@ -217,9 +240,11 @@ async fn begin(
 }
 
 /// The instance exists: it is followed from here on, also while its agent is still being initialized.
-async fn publish(backend: &Arc<Backend>, session: &SessionId, status: InstanceStatus) {
+async fn publish(backend: &Arc<Backend>, server: &ServerInUse, session: &SessionId, status: InstanceStatus) {
     let instance = status.instance;
-    let execution = backend.executions().publish(session, instance.clone());
+    let Some(execution) = backend.publish(session, instance.clone(), &server.identity) else {
+        return not_gone(backend, server, session, instance).await;
+    };
     info!(%session, %instance, pid = status.agent.as_ref().map(|agent| agent.pid), "session execution created");
     tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), execution.clone(), Vec::new()));
     readiness::await_ready(Arc::clone(backend), session.clone(), execution).await;
@@ -246,29 +271,18 @@ async fn make_worktree(
     };
     let mut child = backend.seams.processes.spawn(request).await.map_err(|error| format!("git: {error}"))?;
     drop(child.stdin.take());
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let work = async {
-        let said = async {
-            let mut said = Vec::new();
-            if let Some(stderr) = stderr {
-                // What could not be read is missing from the message only.
-                let _partial = stderr.take(GIT_OUTPUT_LIMIT).read_to_end(&mut said).await;
-            }
-            String::from_utf8_lossy(&said).trim().to_owned()
-        };
-        let drained = async {
-            if let Some(stdout) = stdout {
-                let mut sink = Vec::new();
-                let _partial = stdout.take(GIT_OUTPUT_LIMIT).read_to_end(&mut sink).await;
-            }
-        };
-        let (said, ()) = tokio::join!(said, drained);
-        (child.exit.wait().await, said)
-    };
-    match within(&*backend.seams.clock, GIT_LIMIT, work).await {
-        Ok((Ok(ExitStatus::Code(0)), _)) => Ok(()),
-        Ok((Ok(status), said)) => Err(format!("git worktree add ended with {status}: {said}")),
-        Ok((Err(error), _)) => Err(format!("git worktree add: {error}")),
+    let drained = tokio::spawn(last_words(child.stdout.take()));
+    let said = tokio::spawn(last_words(child.stderr.take()));
+    let clock = &*backend.seams.clock;
+    let status = within(clock, GIT_LIMIT, child.exit.wait()).await;
+    // Its end is that of the process: a hook may have left a child behind that holds the pipes.
+    let said = within(clock, GIT_LAST_WORDS, said).await;
+    let said = said.ok().and_then(Result::ok).unwrap_or_default();
+    drained.abort();
+    match status {
+        Ok(Ok(ExitStatus::Code(0))) => Ok(()),
+        Ok(Ok(status)) => Err(format!("git worktree add ended with {status}: {said}")),
+        Ok(Err(error)) => Err(format!("git worktree add: {error}")),
         Err(_) => {
             let target = seam::Target::Group(child.identity.clone());
             let _gone = backend.seams.processes.signal(target, seam::Signal::Kill).await;
@@ -277,11 +291,30 @@ async fn make_worktree(
     }
 }
 
+/// What a program said, as far as it can be of use; all of it is read, so that it is never held up.
+async fn last_words(output: Option<ChildOutput>) -> String {
+    let mut said = Vec::new();
+    if let Some(output) = output {
+        let mut output = output.take(GIT_OUTPUT_LIMIT);
+        // What could not be read is missing from the message only.
+        let _partial = output.read_to_end(&mut said).await;
+        let _rest = tokio::io::copy(output.get_mut(), &mut tokio::io::sink()).await;
+    }
+    String::from_utf8_lossy(&said).trim().to_owned()
+}
+
 /// Starting an agent is the slowest request; a lost answer is asked for again this often.
 const CREATE_RETRIES: u32 = 3;
 
 /// Checking out a very large repository on a slow disk; a hung git must not hold its session for ever.
 const GIT_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long what it wrote may take after its end.
+const GIT_LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// A full disk often has room again within moments; until then the user is shown what is wrong.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What of git's words can be of use to people.
 const GIT_OUTPUT_LIMIT: u64 = 64 * 1024;

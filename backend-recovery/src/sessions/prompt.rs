@@ -112,7 +112,10 @@ async fn send(backend: &Arc<Backend>, session: &SessionId, execution: &Execution
                 warn!(%session, turn = %key, error = %chain(&failed), "prompt is sent again");
             }
             // Whoever follows the execution drops it (O-002.3).
-            Err(failed) if failed.is_unauthorized() => return,
+            Err(failed) if failed.is_unauthorized() || failed.is_unproven() => {
+                backend.server_doubted.notify_one();
+                return;
+            }
             Err(failed) => return not_delivered(backend, session, key, chain(&failed)).await,
         }
         backend.seams.clock.sleep(pause).await;

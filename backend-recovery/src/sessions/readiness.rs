@@ -34,7 +34,10 @@ async fn ask(backend: &Arc<Backend>, session: &SessionId, execution: &Execution)
                 }
                 note_state(backend, session, &status).await
             };
-            match settled.await {
+            let settled = settled.await;
+            let trouble = settled.as_ref().err().map(|failed| chain(failed));
+            backend.executions().note_trouble(session, trouble);
+            match settled {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(failed) => {

@@ -16,7 +16,6 @@ use tracing::{debug, error, info, warn};
 use wire::client::EventStream;
 use wire::{Event, InstanceState, RefusalCode, Seq, ServerFrame, SessionId, TurnId};
 
-use crate::adoption::{Answering, who_answers};
 use crate::api::{SessionState, TurnState};
 use crate::backend::{Backend, ServerInUse, chain, raised};
 use crate::recovery_guard::Execution;
@@ -31,6 +30,7 @@ pub(super) async fn follow(
     acknowledge: Vec<TurnId>,
 ) {
     let ended = raised(execution.ended.subscribe());
+    let unfollowed = raised(execution.unfollowed.subscribe());
     let closed = backend.closed();
     let mut follower = Follower {
         backend: &backend,
@@ -42,6 +42,7 @@ pub(super) async fn follow(
     tokio::select! {
         biased;
         () = ended => {}
+        () = unfollowed => {}
         () = closed => {}
         () = follower.run() => {}
     }
@@ -72,22 +73,10 @@ enum Detached {
 impl Follower<'_> {
     async fn run(&mut self) {
         let mut pause = FIRST_PAUSE;
-        let mut again = false;
         loop {
             let Ok(server) = self.backend.server() else { return };
             let begun = self.backend.now();
-            // A stream that broke may have broken with its server: whoever answers now must prove itself first.
-            let detached = match again {
-                true => match who_answers(self.backend, &server).await {
-                    Answering::Ours => self.attached(&server).await,
-                    Answering::ShuttingDown => Detached::Broken("the server is shutting down".to_owned()),
-                    Answering::Superseded => Detached::Superseded,
-                    Answering::Nobody { why } => Detached::Broken(why),
-                    Answering::Stranger => Detached::Broken("somebody else answers there".to_owned()),
-                },
-                false => self.attached(&server).await,
-            };
-            again = true;
+            let detached = self.attached(&server).await;
             if self.backend.now().since(begun) > LONGEST_PAUSE {
                 pause = FIRST_PAUSE;
             }
@@ -95,7 +84,7 @@ impl Follower<'_> {
                 Detached::Broken(reason) => {
                     let (session, instance) = (self.session, &self.execution.instance);
                     warn!(%session, %instance, reason, "event stream lost");
-                    // The server itself may be gone, and its agents run on without a supervisor.
+                    // The server itself may be gone, its place taken, and its agents run on without a supervisor.
                     self.backend.server_doubted.notify_one();
                 }
                 Detached::Superseded => return self.superseded(),
@@ -291,6 +280,8 @@ impl Follower<'_> {
 
     /// What could not be stored is not acknowledged; it stays with the control server and is asked for again.
     fn stored<T>(&self, stored: Result<T, crate::store::StoreFailed>) -> Result<T, Detached> {
+        let trouble = stored.as_ref().err().map(|failed| chain(failed));
+        self.backend.executions().note_trouble(self.session, trouble);
         stored.map_err(|failed| {
             error!(session = %self.session, error = %chain(&failed), "events could not be stored");
             Detached::Broken(chain(&failed))

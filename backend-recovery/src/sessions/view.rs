@@ -24,14 +24,22 @@ pub(crate) async fn list(backend: &Backend) -> Result<SessionList, Refused> {
 async fn pictures(backend: &Backend, of: Option<SessionId>) -> Result<Vec<SessionView>, Refused> {
     // Looked at before the store: what is published has been made durable, so whoever is shown as tracked is shown
     // with the record that it was tracked by.
-    let tracked = backend.executions().permissions_of_tracked();
+    let (tracked, troubles) = {
+        let executions = backend.executions();
+        (executions.permissions_of_tracked(), executions.troubles())
+    };
     let pictures = backend.store.pictures(of).await?;
-    Ok(pictures.into_iter().map(|picture| complete(picture, &tracked)).collect())
+    Ok(pictures.into_iter().map(|picture| complete(picture, &tracked, &troubles)).collect())
 }
 
-fn complete(picture: Picture, tracked: &BTreeMap<SessionId, Vec<PermissionId>>) -> SessionView {
+fn complete(
+    picture: Picture,
+    tracked: &BTreeMap<SessionId, Vec<PermissionId>>,
+    troubles: &BTreeMap<SessionId, String>,
+) -> SessionView {
     let Picture { row, record, turn } = picture;
     let permissions = tracked.get(&row.session);
+    let trouble = troubles.get(&row.session).cloned();
     let (tracked, permissions) = (permissions.is_some(), permissions.cloned().unwrap_or_default());
     let (instance, agent) = match record {
         Some(record) => (Some(record.execution), record.agent),
@@ -44,7 +52,7 @@ fn complete(picture: Picture, tracked: &BTreeMap<SessionId, Vec<PermissionId>>) 
         profile: row.profile,
         state: row.state.unwrap_or(SessionState::Idle),
         directory: row.directory,
-        failure: row.failure,
+        failure: trouble.or(row.failure),
         instance,
         agent,
         provider_session: row.provider_session,

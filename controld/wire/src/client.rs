@@ -1,18 +1,26 @@
 //! The client of the control API.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use futures_util::{SinkExt as _, StreamExt as _};
-use hyper::{Method, StatusCode};
-use seam::{Stream, within};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::http::uri::InvalidUri;
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use seam::{Entropy, within};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::http::{Endpoint, ExchangeFailed, exchange};
-use crate::proof::{Challenge, ProofAnswer};
+use crate::http::{ANSWER_LIMIT, Connection, Endpoint, ExchangeFailed};
+use crate::proof::{Binding, Challenge, ProofAnswer};
 use crate::*;
 
 /// Why a call has no result.
@@ -37,6 +45,14 @@ pub enum CallFailed {
         /// The reason.
         refusal: Refusal,
     },
+    /// Something answered that did not show that it possesses what we hold: it got nothing of it (O-001.10).
+    #[error("{operation} was not asked for: whoever answers did not prove itself, {why}")]
+    Unproven {
+        /// What was to be asked.
+        operation: &'static str,
+        /// What was wrong with its proof.
+        why: String,
+    },
     /// Something answered, but not as a control server does.
     #[error("{operation} got an answer that is not a control server's ({status})")]
     Unreadable {
@@ -52,7 +68,7 @@ impl CallFailed {
     pub fn refusal(&self) -> Option<RefusalCode> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal.code),
-            Self::Exchange { .. } | Self::Unreadable { .. } => None,
+            Self::Exchange { .. } | Self::Unproven { .. } | Self::Unreadable { .. } => None,
         }
     }
 
@@ -60,6 +76,12 @@ impl CallFailed {
     /// differ.
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Refused { status: 401, .. } | Self::Unreadable { status: 401, .. })
+    }
+
+    /// Whether whoever answers does not hold our credential: the server's place is taken, or another backend has
+    /// adopted it.
+    pub fn is_unproven(&self) -> bool {
+        matches!(self, Self::Unproven { .. })
     }
 
     /// Whether nothing at all answered (ruling 7).
@@ -72,12 +94,79 @@ impl CallFailed {
 #[derive(Clone)]
 pub struct ControlClient {
     endpoint: Endpoint,
+    possession: Option<Possession>,
+}
+
+/// What whoever answers must prove to possess before it gets the request and the credential: a server can die, and its
+/// port be taken, between any two connections.
+#[derive(Clone)]
+pub struct Possession {
+    /// What both sides hold.
+    key: Arc<Credential>,
+    /// Sent along once the proof was seen.
+    bearer: Option<SecretString>,
+    /// Canonical.
+    home: PathBuf,
+    server: ServerIdentity,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl Possession {
+    /// Of the credential of this launch's server, on the installation of this canonical home.
+    pub fn of_credential(
+        credential: Arc<Credential>,
+        home: PathBuf,
+        server: ServerIdentity,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let bearer = Some(credential.to_text());
+        Self { key: credential, bearer, home, server, entropy }
+    }
+
+    /// Of the nonce that its launcher gave it: nobody else answers at its address in its place.
+    pub fn of_nonce(
+        nonce: &SecretString,
+        home: PathBuf,
+        server: ServerIdentity,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self { key: Arc::new(Credential::of_nonce(nonce)), bearer: None, home, server, entropy }
+    }
+
+    /// Has the peer of this connection prove it.
+    async fn demand(
+        &self,
+        operation: &'static str,
+        endpoint: &Endpoint,
+        connection: &mut Connection,
+    ) -> Result<(), CallFailed> {
+        let challenge = Challenge::fresh(&*self.entropy);
+        let body = serde_json::to_vec(&challenge.request()).expect("wire values always serialize");
+        let asked = connection.ask(Method::POST, PROVE, Some(body), None).await;
+        let (status, bytes) = asked.map_err(|cause| CallFailed::Exchange { operation, cause })?;
+        let unproven = |why: String| CallFailed::Unproven { operation, why };
+        if !status.is_success() {
+            return Err(match refused(operation, status, &bytes) {
+                CallFailed::Unreadable { status, .. } => unproven(format!("it answered {status}")),
+                refused => refused,
+            });
+        }
+        let answer: ProofAnswer =
+            serde_json::from_slice(&bytes).map_err(|_| unproven("its answer is no proof".to_owned()))?;
+        let binding = Binding::new(&self.home, &self.server, endpoint.address);
+        challenge.verify(&answer, &self.key, binding).map(drop).map_err(|failed| unproven(failed.to_string()))
+    }
 }
 
 impl ControlClient {
-    /// Calls go to this endpoint, with its credential if it has one.
+    /// Calls go to this endpoint, with its credential if it has one, whoever answers there.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint }
+        Self { endpoint, possession: None }
+    }
+
+    /// Calls go to this endpoint, over connections whose other end has proved this possession first.
+    pub fn proving(endpoint: Endpoint, possession: Possession) -> Self {
+        Self { endpoint, possession: Some(possession) }
     }
 
     /// Where it calls.
@@ -85,9 +174,9 @@ impl ControlClient {
         &self.endpoint
     }
 
-    /// The same server, with this credential.
+    /// The same server, with this credential, shown to whoever answers there.
     pub fn with_credential(&self, credential: SecretString) -> Self {
-        Self { endpoint: Endpoint { credential: Some(credential), ..self.endpoint.clone() } }
+        Self::new(Endpoint { credential: Some(credential), ..self.endpoint.clone() })
     }
 
     /// `GET /identity`: open, discloses nothing else (O-001.11). An answer without a period is not a control server's.
@@ -106,8 +195,8 @@ impl ControlClient {
     /// `POST /ownership/prove`: what shows that the server holds our credential (O-001.10). Its own credential never
     /// goes with it: whoever answers is a stranger until the answer was verified.
     pub async fn prove(&self, challenge: &Challenge) -> Result<ProofAnswer, CallFailed> {
-        let stranger = Self { endpoint: Endpoint { credential: None, ..self.endpoint.clone() } };
-        stranger.call("prove", Method::POST, "/ownership/prove", Some(&challenge.request())).await
+        let stranger = Self::new(Endpoint { credential: None, ..self.endpoint.clone() });
+        stranger.call("prove", Method::POST, PROVE, Some(&challenge.request())).await
     }
 
     /// `POST /auth/handshake`: the launcher's nonce buys the first credential, once.
@@ -204,42 +293,39 @@ impl ControlClient {
     pub async fn events(&self, id: &InstanceId, after: Seq) -> Result<EventStream, CallFailed> {
         let operation = "event stream";
         let address = self.endpoint.address;
-        let limit = self.endpoint.limit;
-        let no_answer = |cause: Box<dyn std::error::Error + Send + Sync>| CallFailed::Exchange {
-            operation,
-            cause: ExchangeFailed::NoAnswer { address, cause },
+        let exchange = |cause| CallFailed::Exchange { operation, cause };
+        let broken = |cause: Box<dyn std::error::Error + Send + Sync>| {
+            exchange(ExchangeFailed::NoAnswer { address, cause })
         };
-        let work = async {
+        self.bounded(operation, async {
+            let mut connection = self.connect(operation).await?;
             let url = format!("ws://{address}{}", instance_path(id, &format!("/events?after={after}")));
-            let mut request = url.into_client_request().map_err(|error| no_answer(error.into()))?;
-            if let Some(credential) = &self.endpoint.credential {
-                let value = format!("Bearer {}", credential.expose_secret());
-                let value = value.try_into().expect("credentials are printable ASCII");
-                request.headers_mut().insert("authorization", value);
+            let request = url.as_str().into_client_request().map_err(|error| broken(error.into()))?;
+            let (mut head, ()) = request.into_parts();
+            head.uri = instance_path(id, &format!("/events?after={after}"))
+                .parse()
+                .map_err(|error: InvalidUri| broken(error.into()))?;
+            let expected = head.headers.get("sec-websocket-key").map(|key| derive_accept_key(key.as_bytes()));
+            let request = Request::from_parts(head, Full::default());
+            let response = connection.send(request, self.bearer()).await.map_err(exchange)?;
+            let status = response.status();
+            if status != StatusCode::SWITCHING_PROTOCOLS {
+                let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await;
+                return Err(refused(operation, status, &body.map_err(broken)?.to_bytes()));
             }
-            let stream = self
-                .endpoint
-                .network
-                .connect(address, limit)
-                .await
-                .map_err(|error| no_answer(error.into()))?;
+            let accepted = response.headers().get("sec-websocket-accept");
+            if accepted.and_then(|key| key.to_str().ok()) != expected.as_deref() {
+                return Err(CallFailed::Unreadable { operation, status: status.as_u16() });
+            }
+            let upgraded = hyper::upgrade::on(response).await.map_err(|error| broken(error.into()))?;
             let config = WebSocketConfig::default()
                 .max_message_size(Some(FRAME_LIMIT))
                 .max_frame_size(Some(FRAME_LIMIT));
-            match tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await {
-                Ok((socket, _)) => Ok(EventStream { socket }),
-                Err(tokio_tungstenite::tungstenite::Error::Http(response)) => {
-                    Err(refused(operation, response.status(), response.body().as_deref().unwrap_or_default()))
-                }
-                Err(error) => Err(no_answer(error.into())),
-            }
-        };
-        match within(&*self.endpoint.clock, limit, work).await {
-            Ok(stream) => stream,
-            Err(_) => {
-                Err(CallFailed::Exchange { operation, cause: ExchangeFailed::TimedOut { address, limit } })
-            }
-        }
+            let upgraded = TokioIo::new(upgraded);
+            let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(config)).await;
+            Ok(EventStream { socket })
+        })
+        .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -250,20 +336,54 @@ impl ControlClient {
         body: Option<&impl Serialize>,
     ) -> Result<T, CallFailed> {
         let body = body.map(|body| serde_json::to_vec(body).expect("wire values always serialize"));
-        let (status, bytes) = exchange(&self.endpoint, method, path, body)
-            .await
-            .map_err(|cause| CallFailed::Exchange { operation, cause })?;
+        let asked = self.bounded(operation, async {
+            let mut connection = self.connect(operation).await?;
+            let answer = connection.ask(method, path, body, self.bearer()).await;
+            answer.map_err(|cause| CallFailed::Exchange { operation, cause })
+        });
+        let (status, bytes) = asked.await?;
         if !status.is_success() {
             return Err(refused(operation, status, &bytes));
         }
         serde_json::from_slice(&bytes)
             .map_err(|_| CallFailed::Unreadable { operation, status: status.as_u16() })
     }
+
+    /// A connection, and the proof of whoever is at its other end, if one is demanded.
+    async fn connect(&self, operation: &'static str) -> Result<Connection, CallFailed> {
+        let opened = Connection::open(&self.endpoint).await;
+        let mut connection = opened.map_err(|cause| CallFailed::Exchange { operation, cause })?;
+        if let Some(possession) = &self.possession {
+            possession.demand(operation, &self.endpoint, &mut connection).await?;
+        }
+        Ok(connection)
+    }
+
+    async fn bounded<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, CallFailed>>,
+    ) -> Result<T, CallFailed> {
+        let (address, limit) = (self.endpoint.address, self.endpoint.limit);
+        match within(&*self.endpoint.clock, limit, work).await {
+            Ok(done) => done,
+            Err(_) => {
+                Err(CallFailed::Exchange { operation, cause: ExchangeFailed::TimedOut { address, limit } })
+            }
+        }
+    }
+
+    fn bearer(&self) -> Option<&SecretString> {
+        match &self.possession {
+            Some(possession) => possession.bearer.as_ref(),
+            None => self.endpoint.credential.as_ref(),
+        }
+    }
 }
 
 /// The event stream of one instance.
 pub struct EventStream {
-    socket: WebSocketStream<Stream>,
+    socket: WebSocketStream<TokioIo<Upgraded>>,
 }
 
 impl EventStream {
@@ -338,6 +458,8 @@ fn is_known_frame(text: &str) -> bool {
         Err(_) => true,
     }
 }
+
+const PROVE: &str = "/ownership/prove";
 
 /// The largest WebSocket message: above the largest batch that the server sends.
 pub const FRAME_LIMIT: usize = 64 * 1024 * 1024;

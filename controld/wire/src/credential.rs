@@ -6,6 +6,7 @@
 use std::fmt;
 
 use secrecy::{ExposeSecret as _, SecretBox, SecretString};
+use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 /// What its holder may drive a control server with.
@@ -25,6 +26,14 @@ impl Credential {
     /// A fresh one.
     pub fn fresh(entropy: &dyn seam::Entropy) -> Self {
         Self(SecretBox::init_with_mut(|bytes: &mut [u8; CREDENTIAL_BYTES]| entropy.fill(bytes)))
+    }
+
+    /// What a launcher and its child can prove to each other: made from the nonce that both hold, and never sent.
+    pub fn of_nonce(nonce: &SecretString) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"kandev launch nonce\0");
+        hash.update(nonce.expose_secret().as_bytes());
+        Self::from_entropy(hash.finalize().into())
     }
 
     /// Reads a header, an answer or a stored secret.

@@ -1,7 +1,8 @@
 //! One HTTP/1.1 exchange over a connection of its own.
 //!
 //! A connection per request costs a connect, and buys that no request can meet a half-dead pooled connection:
-//! an error always belongs to this very exchange.
+//! an error always belongs to this very exchange. What must be asked before it, of the same peer, goes first on the
+//! same connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +10,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use seam::{Clock, Network, within};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -61,52 +65,81 @@ pub async fn exchange(
     path: &str,
     body: Option<Vec<u8>>,
 ) -> Result<(StatusCode, Bytes), ExchangeFailed> {
-    let address = endpoint.address;
-    let no_answer =
-        move |cause: Box<dyn std::error::Error + Send + Sync>| ExchangeFailed::NoAnswer { address, cause };
     let work = async {
+        let mut connection = Connection::open(endpoint).await?;
+        connection.ask(method, path, body, endpoint.credential.as_ref()).await
+    };
+    let (address, limit) = (endpoint.address, endpoint.limit);
+    match within(&*endpoint.clock, limit, work).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ExchangeFailed::TimedOut { address, limit }),
+    }
+}
+
+/// One connection, for one request after another. It ends when it is dropped.
+pub(crate) struct Connection {
+    address: SocketAddr,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Connection {
+    pub(crate) async fn open(endpoint: &Endpoint) -> Result<Self, ExchangeFailed> {
+        let address = endpoint.address;
         let stream = endpoint
             .network
             .connect(address, endpoint.limit)
             .await
-            .map_err(|error| no_answer(error.into()))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| no_answer(error.into()))?;
-        let driver = tokio::spawn(connection);
-        let request = request(endpoint, method, path, body);
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|error| no_answer(error.into()))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(no_answer)?;
-            Ok((status, body.to_bytes()))
+            .map_err(|error| no_answer(address, error.into()))?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| no_answer(address, error.into()))?;
+        // Ends with its sender.
+        tokio::spawn(connection.with_upgrades());
+        Ok(Self { address, sender })
+    }
+
+    /// One request and its whole answer; `bearer` goes with it.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        bearer: Option<&SecretString>,
+    ) -> Result<(StatusCode, Bytes), ExchangeFailed> {
+        let mut request =
+            Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
         }
-        .await;
-        driver.abort();
-        answer
-    };
-    match within(&*endpoint.clock, endpoint.limit, work).await {
-        Ok(answer) => answer,
-        Err(_) => Err(ExchangeFailed::TimedOut { address, limit: endpoint.limit }),
+        let request = request
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .expect("paths are built from constants and ids that were checked where they entered");
+        let response = self.send(request, bearer).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await;
+        Ok((status, body.map_err(|error| no_answer(self.address, error))?.to_bytes()))
+    }
+
+    /// One request; its answer's head, the body still to come.
+    pub(crate) async fn send(
+        &mut self,
+        mut request: Request<Full<Bytes>>,
+        bearer: Option<&SecretString>,
+    ) -> Result<Response<Incoming>, ExchangeFailed> {
+        if let Some(bearer) = bearer {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", bearer.expose_secret()))
+                .expect("credentials are printable ASCII");
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let address = self.address;
+        // After an earlier answer the connection takes a moment until it takes the next request.
+        self.sender.ready().await.map_err(|error| no_answer(address, error.into()))?;
+        self.sender.send_request(request).await.map_err(|error| no_answer(address, error.into()))
     }
 }
 
-fn request(endpoint: &Endpoint, method: Method, path: &str, body: Option<Vec<u8>>) -> Request<Full<Bytes>> {
-    let mut request =
-        Request::builder().method(method).uri(path).header("host", endpoint.address.to_string());
-    if let Some(credential) = &endpoint.credential {
-        let mut value =
-            hyper::header::HeaderValue::try_from(format!("Bearer {}", credential.expose_secret()))
-                .expect("credentials are printable ASCII");
-        value.set_sensitive(true);
-        request = request.header("authorization", value);
-    }
-    if body.is_some() {
-        request = request.header("content-type", "application/json");
-    }
-    request
-        .body(Full::new(Bytes::from(body.unwrap_or_default())))
-        .expect("paths are built from constants and ids that were checked where they entered")
+fn no_answer(address: SocketAddr, cause: Box<dyn std::error::Error + Send + Sync>) -> ExchangeFailed {
+    ExchangeFailed::NoAnswer { address, cause }
 }
 
 /// The most bytes of an answer that are read: an instance list of a thousand instances is about 1 MB.
