@@ -107,6 +107,13 @@ fn a_disk_that_fills_in_mid_turn_loses_nothing() {
     stage.until("an event that cannot be stored", || {
         backend.said().contains("could not be stored").then_some(())
     });
+    // The write-ahead log may have room for a session or two; then there is none, and the user is told.
+    let refused = (0..SESSIONS).find_map(|_| {
+        let (created, said) = user(&create);
+        (!created).then_some(said)
+    });
+    let said = refused.expect("no disk that is full takes so many sessions");
+    assert_says(&said, &["the store could not", "database or disk is full"]);
     fs::remove_file(&filler).unwrap();
     stage.until("the turn's end", || {
         user(&["session", "show", &session]).1.contains("WAITING_FOR_INPUT").then_some(())
@@ -200,6 +207,9 @@ fn can_mount() -> bool {
 
 /// Far more than the control server keeps, so that the agent waits for the disk.
 const WORDS: usize = 400;
+
+/// More than the store's own room can hold once its disk is full.
+const SESSIONS: usize = 30;
 
 /// The size of the disk.
 const DISK_KIB: u32 = 1024;
