@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 use wire::client::{CallFailed, ControlClient};
 use wire::proof::{Binding, Challenge, Proven};
-use wire::{CAPABILITIES, Credential, IdentityAnswer, RefusalCode, RotationId, ServerIdentity};
+use wire::{Credential, IdentityAnswer, RefusalCode, RotationId, ServerIdentity};
 
 use crate::backend::{Backend, Origin, ServerInUse, answered, chain};
 use crate::control_server_record::{ControlServerRecord, Recorded};
@@ -186,7 +186,7 @@ async fn gates(backend: &Arc<Backend>, record: ControlServerRecord) -> Admission
             return Admission::Refused(AdoptionRefused::AuthenticationFailure);
         }
     };
-    let missing = lacking(&identity.capabilities);
+    let missing = lacking(&backend.required, &identity.capabilities);
     let server = ProvenServer::new(backend, &proven, identity, record, credential);
     if missing.is_empty() { Admission::Proven(server) } else { Admission::Incompatible { server, missing } }
 }
@@ -236,8 +236,8 @@ fn unidentified(failed: &CallFailed) -> Admission {
 }
 
 /// What this backend requires and the server does not advertise; sets, never versions (O-004.1).
-pub(crate) fn lacking(advertised: &BTreeSet<String>) -> BTreeSet<String> {
-    CAPABILITIES.iter().filter(|name| !advertised.contains(**name)).map(|name| (*name).to_owned()).collect()
+pub(crate) fn lacking(required: &BTreeSet<String>, advertised: &BTreeSet<String>) -> BTreeSet<String> {
+    required.difference(advertised).cloned().collect()
 }
 
 #[cfg(test)]
@@ -246,10 +246,11 @@ mod tests {
 
     #[test]
     fn a_server_with_more_capabilities_lacks_nothing() {
-        let mut advertised: BTreeSet<String> = CAPABILITIES.iter().map(|name| (*name).to_owned()).collect();
+        let required: BTreeSet<String> = wire::CAPABILITIES.into_iter().map(str::to_owned).collect();
+        let mut advertised = required.clone();
         advertised.insert("something-newer".to_owned());
-        assert!(lacking(&advertised).is_empty());
+        assert!(lacking(&required, &advertised).is_empty());
         advertised.remove("instances");
-        assert_eq!(lacking(&advertised), BTreeSet::from(["instances".to_owned()]));
+        assert_eq!(lacking(&required, &advertised), BTreeSet::from(["instances".to_owned()]));
     }
 }

@@ -213,6 +213,15 @@ pub struct PermissionInput {
     pub option: Option<String>,
 }
 
+/// `POST …/resume`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeInput {
+    /// Launches at once although a control server that was left running may still run the session's agent (ruling 11).
+    /// Never lifts the refusal of S-002.16.
+    #[serde(default)]
+    pub beside_survivor: bool,
+}
+
 /// One entry of a transcript.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TranscriptEntry {
@@ -286,6 +295,9 @@ pub struct StatusView {
     pub left: Vec<Named>,
     /// Sessions that are guarded now, with the reason.
     pub guards: Vec<Named>,
+    /// Control servers of ours that were left running, with the reason and when they end (ruling 11).
+    #[serde(default)]
+    pub survivors: Vec<Named>,
 }
 
 /// A thing and why.
@@ -320,6 +332,10 @@ named_states!(
         Recovering = "recovering",
         /// The session is being launched.
         Launching = "launching",
+        /// A control server that was left running may still run the session's agent (ruling 11).
+        Survivor = "survivor",
+        /// Whether an agent of the session lives could not be found out (ruling 1).
+        LivenessUnknown = "liveness_unknown",
         /// An agent of this session could not be stopped (S-002.16).
         UnstoppedAgent = "unstopped_agent",
         /// There is no control server to work with yet.

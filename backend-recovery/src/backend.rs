@@ -1,6 +1,6 @@
 //! What the parts of one running backend share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(crate) struct Backend {
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) survival: Survival,
+    /// The capabilities that a control server must have (O-004.1).
+    pub(crate) required: BTreeSet<String>,
     executions: Mutex<ExecutionStore>,
     server: Mutex<ServerSlot>,
     report: Mutex<Report>,
@@ -49,6 +51,8 @@ enum ServerSlot {
 pub(crate) struct ServerInUse {
     /// Calls with the credential, bounded for ordinary work.
     pub(crate) client: ControlClient,
+    /// What it carries, for calls with another bound.
+    pub(crate) credential: Arc<Credential>,
     pub(crate) identity: ServerIdentity,
     pub(crate) address: SocketAddr,
     /// The unowned period that this very server reports (O-003.2).
@@ -98,12 +102,19 @@ pub(crate) struct Report {
 }
 
 impl Backend {
-    pub(crate) fn new(seams: Seams, config: Config, store: Store, survival: Survival) -> Self {
+    pub(crate) fn new(
+        seams: Seams,
+        config: Config,
+        store: Store,
+        survival: Survival,
+        required: BTreeSet<String>,
+    ) -> Self {
         Self {
             seams,
             config,
             store,
             survival,
+            required,
             executions: Mutex::default(),
             server: Mutex::new(ServerSlot::Missing { why: "the backend is starting".to_owned() }),
             report: Mutex::default(),
@@ -251,6 +262,7 @@ impl Backend {
     ) -> ServerInUse {
         ServerInUse {
             client: self.client(address, &identity.server, &credential, CALL_LIMIT),
+            credential,
             identity: identity.server.clone(),
             address,
             period: Duration::from_millis(identity.unowned_period_ms),
@@ -289,7 +301,7 @@ impl From<StoreFailed> for Refused {
 /// An answer that the control server did not give is an answer to our user too.
 pub(crate) fn refused_by_server(failed: &CallFailed) -> Refused {
     let message = chain(failed);
-    if failed.is_unauthorized() || failed.is_unproven() {
+    if failed.is_unauthorized() || failed.is_disproved() {
         // Tried again it would be refused again; renewal lets go of everything that was driven (O-002.3).
         return Refused::for_good(RefusalCode::ControlServerUnavailable, message);
     }
@@ -330,7 +342,7 @@ where
     let mut left = retries;
     loop {
         match ask().await {
-            Err(failed) if failed.is_no_answer() && left > 0 => left -= 1,
+            Err(failed) if failed.may_pass() && left > 0 => left -= 1,
             answer => return answer,
         }
     }

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use tokio::io::AsyncWriteExt as _;
 use wire::{PermissionId, SessionId, kind};
 
 use crate::api::{
-    CreateSession, PromptInput, SessionState, SessionView, StatusView, TranscriptEntry, TurnState, TurnView,
-    WorkspaceRequest, entry_kind,
+    CreateSession, PromptInput, ResumeInput, SessionState, SessionView, StatusView, TranscriptEntry,
+    TurnState, TurnView, WorkspaceRequest, entry_kind,
 };
 use crate::backend::chain;
 use crate::client::{UserCallFailed, UserClient};
@@ -102,6 +103,14 @@ enum SessionCommand {
         /// The session.
         session: String,
     },
+    /// Start a new agent for a session that has none, in its workspace and, if the agent can load it, its conversation.
+    Resume {
+        /// The session.
+        session: String,
+        /// Also while a control server that was left running may still run its agent.
+        #[arg(long)]
+        beside_survivor: bool,
+    },
     /// Stop a session's agent; its workspace stays.
     Stop {
         /// The session.
@@ -111,7 +120,7 @@ enum SessionCommand {
 
 /// Runs one command line and gives its exit code: 0, 2 for a wrong command line or configuration, 1 for anything
 /// else that went wrong.
-pub(crate) async fn run(seams: Seams) -> u8 {
+pub(crate) async fn run(seams: Seams, required: BTreeSet<String>) -> u8 {
     let stdio = seams.processes.own_stdio();
     let (mut out, mut err) = (stdio.stdout, stdio.stderr);
     let line = match parse(&seams) {
@@ -125,7 +134,7 @@ pub(crate) async fn run(seams: Seams) -> u8 {
             return 0;
         }
     };
-    match execute(seams, line, &mut out).await {
+    match execute(seams, line, required, &mut out).await {
         Ok(code) => code,
         Err(failed) => {
             print(&mut err, &format!("backend-recovery: {}\n", chain(failed.error()))).await;
@@ -178,10 +187,15 @@ impl From<UserCallFailed> for Failed {
     }
 }
 
-async fn execute(seams: Seams, line: CommandLine, out: &mut ChildInput) -> Result<u8, Failed> {
+async fn execute(
+    seams: Seams,
+    line: CommandLine,
+    required: BTreeSet<String>,
+    out: &mut ChildInput,
+) -> Result<u8, Failed> {
     let config = load(&seams, &line).await.map_err(Failed::Config)?;
     if let Command::Serve = line.command {
-        serve(seams, config).await.map_err(|error| Failed::Other(error.into()))?;
+        serve(seams, config, required).await.map_err(|error| Failed::Other(error.into()))?;
         return Ok(0);
     }
     let client = UserClient::of_home(&seams, &config.home).await?;
@@ -225,7 +239,9 @@ impl Shown<'_> {
                     (None, Some(repository)) => WorkspaceRequest::Worktree { repository, branch },
                     (None, None) => unreachable!("the command line requires one of them"),
                 };
-                self.create(CreateSession { profile, workspace, title }).await
+                let request = CreateSession { profile, workspace, title };
+                let view = self.client.create_session(&request).await?;
+                self.started(view).await
             }
             SessionCommand::List => {
                 let list = self.client.sessions().await?;
@@ -237,6 +253,11 @@ impl Shown<'_> {
                 self.say(&view, session_text).await;
                 Ok(0)
             }
+            SessionCommand::Resume { session, beside_survivor } => {
+                let input = ResumeInput { beside_survivor };
+                let view = self.client.resume(&SessionId::new(session), &input).await?;
+                self.started(view).await
+            }
             SessionCommand::Stop { session } => {
                 let view = self.client.stop(&SessionId::new(session)).await?;
                 self.say(&view, session_text).await;
@@ -246,8 +267,7 @@ impl Shown<'_> {
     }
 
     /// Waits until the agent is up, so that a program that does not exist is told here and now.
-    async fn create(&mut self, request: CreateSession) -> Result<u8, Failed> {
-        let mut view = self.client.create_session(&request).await?;
+    async fn started(&mut self, mut view: SessionView) -> Result<u8, Failed> {
         // Every step of a start has its bound; what has none, a store that cannot be written, is told as a failure.
         while view.failure.is_none() && matches!(view.state, SessionState::Created | SessionState::Starting) {
             self.seams.clock.sleep(POLL).await;
@@ -411,9 +431,12 @@ fn status_text(status: &StatusView) -> String {
     for session in &status.retracked {
         text.push_str(&format!("\nre-tracked {session}"));
     }
-    for (what, named) in
-        [("stopped   ", &status.stopped), ("left      ", &status.left), ("guarded   ", &status.guards)]
-    {
+    for (what, named) in [
+        ("stopped   ", &status.stopped),
+        ("left      ", &status.left),
+        ("guarded   ", &status.guards),
+        ("survivor  ", &status.survivors),
+    ] {
         for named in named {
             text.push_str(&format!("\n{what} {}  {}", named.id, named.reason));
         }

@@ -13,8 +13,8 @@ use wire::http::{Endpoint, ExchangeFailed, exchange};
 use wire::{Done, PermissionId, SessionId};
 
 use crate::api::{
-    BackendContact, CreateSession, PermissionInput, PromptInput, Refused, SessionList, SessionView,
-    StatusView, TranscriptPage, TurnView,
+    BackendContact, CreateSession, PermissionInput, PromptInput, Refused, ResumeInput, SessionList,
+    SessionView, StatusView, TranscriptPage, TurnView,
 };
 use crate::home::Home;
 
@@ -133,6 +133,15 @@ impl UserClient {
     /// `POST …/stop`: answers when the agent was seen gone.
     pub async fn stop(&self, session: &SessionId) -> Result<SessionView, UserCallFailed> {
         self.post(&format!("/api/sessions/{session}/stop"), &Done {}).await
+    }
+
+    /// `POST …/resume`: a new agent for a session that has none; answers before it is up.
+    pub async fn resume(
+        &self,
+        session: &SessionId,
+        input: &ResumeInput,
+    ) -> Result<SessionView, UserCallFailed> {
+        self.post(&format!("/api/sessions/{session}/resume"), input).await
     }
 
     /// `GET …/transcript`: one page.

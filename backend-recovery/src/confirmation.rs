@@ -51,7 +51,7 @@ async fn until_answered(
             matches!(failed.refusal(), Some(RefusalCode::UnknownRotation | RefusalCode::ShuttingDown));
         warn!(%server, %rotation, error = %chain(&failed), "rotation not confirmed");
         // A 401 says that a newer rotation exists; without a proof it is a newer one's, or somebody else's server.
-        if for_good || failed.is_unauthorized() || failed.is_unproven() {
+        if for_good || failed.is_unauthorized() || failed.is_disproved() {
             return false;
         }
         backend.seams.clock.sleep(pause).await;

@@ -235,13 +235,13 @@ async fn admit_child(
     let credential = match launcher.handshake(nonce).await {
         Ok(credential) => credential,
         // Whoever does not know our nonce is not our child: that one will find the port taken.
-        Err(failed) if failed.is_unproven() || failed.refusal().is_some() => return Err(Attempt::PortTaken),
+        Err(failed) if failed.is_disproved() || failed.refusal().is_some() => return Err(Attempt::PortTaken),
         Err(failed) => {
             warn!(%address, error = %chain(&failed), "handshake got no answer");
             return Err(StartFailed::Silent { log: backend.config.home.control_server_log() }.into());
         }
     };
-    let missing = lacking(&identity.capabilities);
+    let missing = lacking(&backend.required, &identity.capabilities);
     if !missing.is_empty() {
         return Err(StartFailed::Incompatible { missing: missing.into_iter().collect() }.into());
     }

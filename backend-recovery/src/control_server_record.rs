@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use tracing::info;
 use wire::{RotationId, ServerIdentity};
 
 use crate::store::{Store, StoreFailed};
@@ -50,7 +51,10 @@ impl ControlServerRecord {
     /// Replaces the record.
     pub(crate) async fn write(&self, store: &Store) -> Result<(), StoreFailed> {
         let text = serde_json::to_string(self).expect("a record always serializes");
-        store.set_control_server_record(text).await
+        store.set_control_server_record(text).await?;
+        let Self { endpoint, identity, secret, log, .. } = self;
+        info!(server = %identity, %endpoint, secret, capabilities = ?self.capabilities, log, "control server recorded");
+        Ok(())
     }
 }
 
@@ -81,6 +85,12 @@ pub(crate) fn secrets_before<'a>(
         id.is_some_and(|id| id < rotation && secret_name(identity, id) == **name)
     };
     names.iter().filter(is_older).collect()
+}
+
+/// Whether the name is that of a credential of this server.
+pub(crate) fn is_secret_of(identity: &ServerIdentity, name: &str) -> bool {
+    let rest = name.strip_prefix(&secrets_of(identity));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("-r"))
 }
 
 /// What all names of this server's credentials begin with. The identity is opaque, names are not; without a `-` in it

@@ -1,16 +1,16 @@
-//! Agents whose control server is gone (ruling 15): found by their recorded process and by the marker in their
-//! environment, and ended before anything is said about their session.
+//! Agents whose control server is gone (ruling 15): found by the entry that it wrote before they ran, by their recorded
+//! process and by the marks in their environment, and ended before anything is said about their session.
 //!
 //! Agents of a server that answers are never touched this way.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use seam::{ProcessIdentity, Seams, Signal, Target};
+use seam::{ProcessIdentity, Signal, Target};
 use tracing::{info, warn};
-use wire::{ProcessRef, SessionId};
+use wire::{AgentEntry, INSTANCE_MARK, ProcessRef, ServerIdentity, SessionId};
 
-use crate::backend::SESSION_MARKER;
+use crate::backend::{Backend, SESSION_MARKER};
 
 /// What is left of a session's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,58 +21,168 @@ pub(crate) enum Leftover {
     Remains { why: String },
 }
 
-/// Whether the recorded agent or anything that carries the session's marker still runs.
-pub(crate) async fn look(seams: &Seams, session: &SessionId, agent: Option<&ProcessRef>) -> Leftover {
-    match running(seams, session, agent).await {
-        Ok(running) if running.is_empty() => Leftover::Gone,
-        Ok(running) => Leftover::Remains { why: named(&running) },
-        Err(error) => Leftover::Remains { why: format!("the process table could not be read: {error}") },
+/// What an agent is found by.
+#[derive(Clone, Debug, Default)]
+struct Traces {
+    /// Names and values of variables in its environment.
+    marks: BTreeSet<(&'static str, String)>,
+    /// Processes that led a group of their own when they were started.
+    leaders: BTreeSet<ProcessIdentity>,
+}
+
+impl Traces {
+    fn of_session(session: &SessionId, agent: Option<&ProcessRef>, entries: &[AgentEntry]) -> Self {
+        let mut traces = Self::default();
+        traces.marks.insert((SESSION_MARKER, session.to_string()));
+        traces.leaders.extend(agent.map(identity));
+        for entry in entries.iter().filter(|entry| entry.session == *session) {
+            traces.add(entry);
+        }
+        traces
+    }
+
+    fn add(&mut self, entry: &AgentEntry) {
+        self.marks.insert((INSTANCE_MARK, entry.mark.clone()));
+        self.leaders.extend(entry.process.as_ref().map(identity));
+    }
+
+    async fn running(&self, backend: &Backend) -> std::io::Result<BTreeSet<ProcessIdentity>> {
+        let processes = &backend.seams.processes;
+        let mut running = BTreeSet::new();
+        for (name, value) in &self.marks {
+            running.extend(processes.marked(name, value).await?);
+        }
+        for leader in &self.leaders {
+            if processes.runs(leader).await? {
+                running.insert(leader.clone());
+            }
+        }
+        running.remove(&processes.own_identity());
+        Ok(running)
+    }
+
+    /// TERM, grace, KILL.
+    async fn end(&self, backend: &Backend) -> Leftover {
+        let (processes, clock) = (&backend.seams.processes, &backend.seams.clock);
+        for (signal, grace) in [(Signal::Terminate, GRACE), (Signal::Kill, AFTER_KILL)] {
+            let running = match self.running(backend).await {
+                Ok(running) if running.is_empty() => return Leftover::Gone,
+                Ok(running) => running,
+                Err(error) => return unreadable(&error),
+            };
+            info!(processes = named(&running), ?signal, "agent without a control server is ended");
+            for process in running {
+                // A leader that runs vouches for its group: nobody else can have the number.
+                let target = match self.leaders.contains(&process) {
+                    true => Target::Group(process.clone()),
+                    false => Target::Process(process.clone()),
+                };
+                if let Err(error) = processes.signal(target, signal).await {
+                    warn!(%process, %error, "agent without a control server could not be signalled");
+                }
+            }
+            let ends = clock.monotonic().after(grace);
+            while clock.monotonic() < ends {
+                if self.look(backend).await == Leftover::Gone {
+                    return Leftover::Gone;
+                }
+                clock.sleep(POLL).await;
+            }
+        }
+        self.look(backend).await
+    }
+
+    async fn look(&self, backend: &Backend) -> Leftover {
+        match self.running(backend).await {
+            Ok(running) if running.is_empty() => Leftover::Gone,
+            Ok(running) => Leftover::Remains { why: named(&running) },
+            Err(error) => unreadable(&error),
+        }
     }
 }
 
-/// Ends what is left of the session's agent: TERM, grace, KILL.
-pub(crate) async fn end(seams: &Seams, session: &SessionId, agent: Option<&ProcessRef>) -> Leftover {
-    for (signal, grace) in [(Signal::Terminate, GRACE), (Signal::Kill, AFTER_KILL)] {
-        let running = match running(seams, session, agent).await {
-            Ok(running) if running.is_empty() => return Leftover::Gone,
-            Ok(running) => running,
-            Err(error) => {
-                return Leftover::Remains { why: format!("the process table could not be read: {error}") };
-            }
-        };
-        info!(%session, processes = named(&running), ?signal, "agent without a control server is ended");
-        for process in running {
-            if let Err(error) = seams.processes.signal(Target::Process(process.clone()), signal).await {
-                warn!(%session, %process, %error, "agent without a control server could not be signalled");
-            }
-        }
-        let ends = seams.clock.monotonic().after(grace);
-        while seams.clock.monotonic() < ends {
-            if look(seams, session, agent).await == Leftover::Gone {
-                return Leftover::Gone;
-            }
-            seams.clock.sleep(POLL).await;
-        }
-    }
-    look(seams, session, agent).await
-}
-
-async fn running(
-    seams: &Seams,
+/// Looks whether anything of the session's agent still runs, and ends it if its server is known to be gone.
+pub(crate) async fn settle(
+    backend: &Backend,
     session: &SessionId,
     agent: Option<&ProcessRef>,
-) -> std::io::Result<BTreeSet<ProcessIdentity>> {
-    let marked = seams.processes.marked(SESSION_MARKER, session.as_str()).await?;
-    let own = seams.processes.own_identity();
-    let mut running: BTreeSet<_> = marked.into_iter().filter(|process| *process != own).collect();
-    if let Some(agent) = agent {
-        let identity =
-            ProcessIdentity { pid: agent.pid, start_time: agent.start_time, boot_id: agent.boot_id.clone() };
-        if seams.processes.runs(&identity).await? {
-            running.insert(identity);
+    end: bool,
+) -> Leftover {
+    let entries = entries(backend).await;
+    let traces = Traces::of_session(session, agent, &entries);
+    let leftover = if end { traces.end(backend).await } else { traces.look(backend).await };
+    if end && leftover == Leftover::Gone {
+        for entry in &entries {
+            if entry.session == *session {
+                forget(backend, entry).await;
+            }
         }
     }
-    Ok(running)
+    leftover
+}
+
+/// Ends every agent that a server which is gone has left, also those of sessions that are not in the inventory.
+pub(crate) async fn end_entries_of(backend: &Backend, server: &ServerIdentity) {
+    let entries = entries(backend).await;
+    for entry in &entries {
+        if entry.server != *server {
+            continue;
+        }
+        let mut traces = Traces::default();
+        traces.add(entry);
+        match traces.end(backend).await {
+            Leftover::Gone => forget(backend, entry).await,
+            Leftover::Remains { why } => {
+                let (session, instance) = (&entry.session, &entry.instance);
+                warn!(%session, %instance, why, "agent without a control server remains, guard held");
+                backend.executions().hold(session, instance.clone());
+            }
+        }
+    }
+}
+
+/// What control servers have written down. What cannot be read says nothing; the marks still do.
+async fn entries(backend: &Backend) -> Vec<AgentEntry> {
+    let disk = &backend.seams.disk;
+    let directory = backend.config.home.path().join(wire::AGENT_ENTRIES);
+    let files = match disk.list(&directory).await {
+        Ok(files) => files,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            warn!(%error, "entries of agents could not be listed");
+            return Vec::new();
+        }
+    };
+    let mut entries = Vec::new();
+    for file in &files {
+        if file.path.extension().is_none_or(|end| end != "json") {
+            continue;
+        }
+        let read = disk.read(&file.path, ENTRY_BYTES).await;
+        match read.map(|bytes| serde_json::from_slice(&bytes)) {
+            Ok(Ok(entry)) => entries.push(entry),
+            Ok(Err(error)) => warn!(file = %file.path.display(), %error, "entry of an agent is garbage"),
+            Err(error) => warn!(file = %file.path.display(), %error, "entry of an agent could not be read"),
+        }
+    }
+    entries
+}
+
+async fn forget(backend: &Backend, entry: &AgentEntry) {
+    let directory = backend.config.home.path().join(wire::AGENT_ENTRIES);
+    let file = directory.join(format!("{}.json", entry.instance));
+    if let Err(error) = backend.seams.disk.remove(&file).await {
+        warn!(file = %file.display(), %error, "entry of an agent could not be removed");
+    }
+}
+
+fn identity(process: &ProcessRef) -> ProcessIdentity {
+    let ProcessRef { pid, start_time, boot_id } = process.clone();
+    ProcessIdentity { pid, start_time, boot_id }
+}
+
+fn unreadable(error: &std::io::Error) -> Leftover {
+    Leftover::Remains { why: format!("the process table could not be read: {error}") }
 }
 
 fn named(processes: &BTreeSet<ProcessIdentity>) -> String {
@@ -86,3 +196,6 @@ const GRACE: Duration = Duration::from_secs(3);
 /// The kernel ends a killed process within milliseconds unless it hangs in a device.
 const AFTER_KILL: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
+
+/// An entry is a few hundred bytes.
+const ENTRY_BYTES: u64 = 64 * 1024;

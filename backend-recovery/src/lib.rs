@@ -15,7 +15,6 @@ mod control_server;
 mod control_server_record;
 mod correlation;
 mod home;
-mod http_date;
 mod leftovers;
 mod ports;
 mod reconciliation;
@@ -29,9 +28,11 @@ mod sessions;
 mod startup;
 mod stop;
 mod store;
+mod survivors;
 mod switch;
 mod tending;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use seam::Seams;
@@ -42,7 +43,13 @@ pub use home::Home;
 /// Runs one command line, whose arguments come from the seams, and gives its exit code: 0; 2 for a wrong command
 /// line or configuration; 1 for anything else that went wrong, told on standard error.
 pub async fn run(seams: Seams) -> u8 {
-    cli::run(seams).await
+    let required = wire::CAPABILITIES.into_iter().map(str::to_owned).collect();
+    run_with(seams, required).await
+}
+
+/// [`run`] as a build does that requires these capabilities of its control server (O-004.1).
+pub async fn run_with(seams: Seams, required: BTreeSet<String>) -> u8 {
+    cli::run(seams, required).await
 }
 
 /// The home that this process is configured to work on, for whoever must know before [`run`] where its secrets

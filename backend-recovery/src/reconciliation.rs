@@ -25,8 +25,11 @@ pub(crate) enum Survey {
         /// Whose agents may be ended if they are left over.
         server: Option<ServerIdentity>,
     },
-    /// Something answered and was left running: nothing is known.
-    LeftRunning,
+    /// Something is there and was left running: nothing is known.
+    LeftRunning {
+        /// Why, if it may run agents of ours (ruling 11).
+        survivor: Option<&'static str>,
+    },
 }
 
 /// What the pass came to.
@@ -44,8 +47,13 @@ pub(crate) async fn reconcile(
     survey: Survey,
 ) -> Result<PassReport, StoreFailed> {
     let mut report = PassReport { stopped: backend.report().stopped.clone(), ..PassReport::default() };
+    let survivors = backend.store.survivors().await?;
     for row in rows {
-        let left = judge(backend, row, &survey).await;
+        let survivor = survivors.iter().find(|survivor| survivor.server == row.record.server);
+        let left = match survivor {
+            Some(survivor) => Some(format!("control server {}", survivor.describe())),
+            None => judge(backend, row, &survey).await,
+        };
         if let Some(reason) = left {
             let session = &row.record.session;
             warn!(%session, reason, "record left as it is");
@@ -99,7 +107,7 @@ async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> O
             without_server(backend, record, server.as_ref() == Some(&record.server)).await
         }
         Survey::NotEnumerated => Some("the control server could not be enumerated".to_owned()),
-        Survey::LeftRunning => {
+        Survey::LeftRunning { .. } => {
             Some("its control server was left running and may still run its agent".to_owned())
         }
     }

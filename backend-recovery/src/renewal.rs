@@ -8,6 +8,7 @@ use wire::RefusalCode;
 
 use crate::backend::{Backend, ServerInUse, chain};
 use crate::ports;
+use crate::tending::SHUTDOWN_LIMIT;
 
 /// How tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
     let interval = interval(server.period);
     let mut closed = std::pin::pin!(backend.closed());
     let mut healthy = true;
+    // Nothing since then can have renewed it.
+    let mut readable_at = backend.now();
     loop {
         let pause = if healthy { interval } else { interval.min(RETRY) };
         tokio::select! {
@@ -41,6 +44,9 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
             () = &mut closed => return TenureEnded::Closing,
             renewed = claim(backend, server) => renewed,
         };
+        if !matches!(renewed, Renewed::Unreadable(_)) {
+            readable_at = backend.now();
+        }
         match renewed {
             Renewed::Done if healthy => {}
             Renewed::Done => {
@@ -48,7 +54,11 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
                 info!(server = %server.identity, "ownership renewed again");
             }
             Renewed::Ended(ended) => return ended,
-            Renewed::Failed(error) => {
+            // Ours has ended by itself by now, and its agents with it (O-003.1): this is somebody else.
+            Renewed::Unreadable(_) if backend.now().since(readable_at) > server.period + SHUTDOWN_LIMIT => {
+                return TenureEnded::Gone;
+            }
+            Renewed::Failed(error) | Renewed::Unreadable(error) => {
                 if std::mem::replace(&mut healthy, false) {
                     warn!(server = %server.identity, error, "ownership renewal failed");
                 }
@@ -65,6 +75,8 @@ enum Renewed {
     Done,
     /// To be tried again.
     Failed(String),
+    /// To be tried again, as long as it may still be ours that answers.
+    Unreadable(String),
     Ended(TenureEnded),
 }
 
@@ -80,15 +92,22 @@ async fn claim(backend: &Backend, server: &ServerInUse) -> Renewed {
     if failed.refusal() == Some(RefusalCode::ShuttingDown) {
         return Renewed::Ended(TenureEnded::ShuttingDown);
     }
-    if !failed.is_unproven() {
+    if failed.is_no_answer() {
         return Renewed::Failed(chain(&failed));
+    }
+    if !failed.is_disproved() {
+        return Renewed::Unreadable(chain(&failed));
     }
     // What calls itself the server in use and does not know our credential has been adopted by another backend. Told
     // apart, because the agents of a server that answers are not ours to end.
     let stranger = backend.stranger(server.address, backend.config.read_timeout);
-    let same = stranger.identity().await.is_ok_and(|answer| answer.server == server.identity);
+    let (same, renewed) = match stranger.identity().await {
+        Ok(answer) if answer.server == server.identity => ("yes", Renewed::Ended(TenureEnded::Superseded)),
+        Ok(_) => ("no", Renewed::Ended(TenureEnded::Gone)),
+        Err(_) => ("unknown", Renewed::Unreadable(chain(&failed))),
+    };
     warn!(server = %server.identity, why = %chain(&failed), same, "control server in use did not prove itself");
-    Renewed::Ended(if same { TenureEnded::Superseded } else { TenureEnded::Gone })
+    renewed
 }
 
 /// Resolves once the server's process has exited; never for a server that is not our child.

@@ -64,7 +64,7 @@ pub(crate) async fn rotate(
             Err(failed) => failed,
         };
         if let AttemptFailed::Rotate(call) = &failed {
-            if call.is_unauthorized() || call.is_unproven() {
+            if call.is_unauthorized() || call.is_disproved() {
                 return Err(NotAdopted::Refused(AdoptionRefused::AuthenticationFailure));
             }
             if call.refusal() == Some(RefusalCode::ShuttingDown) {

@@ -19,8 +19,8 @@ use tracing::warn;
 use wire::{Done, PermissionId, SessionId};
 
 use crate::api::{
-    BackendContact, CreateSession, PermissionInput, PromptInput, RefusalCode, Refused, ServerView,
-    SessionList, SessionView, StatusView, TranscriptPage, TurnView,
+    BackendContact, CreateSession, Named, PermissionInput, PromptInput, RefusalCode, Refused, ResumeInput,
+    ServerView, SessionList, SessionView, StatusView, TranscriptPage, TurnView,
 };
 use crate::backend::Backend;
 use crate::sessions;
@@ -107,6 +107,7 @@ fn router(api: Arc<Api>) -> Router {
         .route("/api/sessions/{session}/cancel", post(cancel))
         .route("/api/sessions/{session}/permissions/{permission}", post(permission))
         .route("/api/sessions/{session}/stop", post(stop))
+        .route("/api/sessions/{session}/resume", post(resume))
         .route("/api/sessions/{session}/transcript", get(transcript))
         .fallback(async || Refused::for_good(RefusalCode::BadRequest, "there is no such route"))
         .layer(from_fn_with_state(Arc::clone(&api), border))
@@ -121,7 +122,7 @@ async fn border(State(api): State<Arc<Api>>, request: Request, next: Next) -> Re
         Refused::for_good(RefusalCode::Unauthorized, "the token of run/backend.json is needed")
             .into_response()
     };
-    let date = crate::http_date::http_date(api.backend.seams.clock.wall());
+    let date = api.backend.seams.clock.wall().http_date();
     let date = HeaderValue::try_from(date).expect("a date is printable ASCII");
     response.headers_mut().insert(header::DATE, date);
     response
@@ -138,6 +139,12 @@ fn is_authorized(api: &Api, request: &Request) -> bool {
 async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
     let backend = &api.backend;
     let report = backend.report().clone();
+    // What cannot be read is not shown; the log says so.
+    let survivors = backend.store.survivors().await.unwrap_or_default();
+    let survivors = survivors
+        .iter()
+        .map(|survivor| Named { id: survivor.server.to_string(), reason: survivor.describe() });
+    let survivors = survivors.collect();
     let server = backend.server().ok().map(|server| ServerView {
         identity: server.identity,
         address: server.address.to_string(),
@@ -157,6 +164,7 @@ async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
         stopped: report.stopped,
         left: report.left,
         guards: backend.executions().guards(),
+        survivors,
     })
 }
 
@@ -211,6 +219,21 @@ async fn stop(
     match stopping.await {
         Ok(stopped) => stopped.map(Json),
         Err(_) => Err(Refused::for_now(RefusalCode::ControlServerFailed, "the stop was cut off")),
+    }
+}
+
+async fn resume(
+    State(api): State<Arc<Api>>,
+    Path(session): Path<String>,
+    body: Body,
+) -> Result<Json<SessionView>, Refused> {
+    let input: ResumeInput = read(body).await?;
+    let (backend, session) = (Arc::clone(&api.backend), session_id(session)?);
+    // On its own: a user who goes away does not leave the session claimed for a launch that never comes.
+    let resuming = tokio::spawn(async move { sessions::resume(&backend, &session, input).await });
+    match resuming.await {
+        Ok(resumed) => resumed.map(Json),
+        Err(_) => Err(Refused::for_now(RefusalCode::Launching, "the launch was cut off")),
     }
 }
 
@@ -273,6 +296,8 @@ impl IntoResponse for Refused {
             | RefusalCode::NoAgent
             | RefusalCode::Starting
             | RefusalCode::Launching
+            | RefusalCode::Survivor
+            | RefusalCode::LivenessUnknown
             | RefusalCode::UnstoppedAgent => StatusCode::CONFLICT,
             RefusalCode::Recovering | RefusalCode::ControlServerUnavailable | RefusalCode::Store => {
                 StatusCode::SERVICE_UNAVAILABLE

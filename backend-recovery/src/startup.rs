@@ -10,7 +10,9 @@
 //! 7. enumerate, correlate, read turn status, apply it, publish, release
 //! 8. the re-tracked set is published and the remaining records are reconciled
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use seam::{Lock, Monotonic, Privacy, Seams};
 use tracing::{error, info, warn};
@@ -23,11 +25,14 @@ use crate::confirmation::confirm;
 use crate::control_server_record::{ControlServerRecord, Recorded};
 use crate::correlation::admissible;
 use crate::home::HomeUnusable;
+use crate::leftovers;
 use crate::reconciliation::{Survey, reconcile};
+use crate::refusal::AdoptionRefused;
 use crate::retracking::{carry_out, enumerate};
 use crate::rotation::{NotAdopted, rotate};
 use crate::routes::UserListener;
 use crate::store::{InventoryRow, OpenFailed, Store, StoreFailed};
+use crate::survivors;
 use crate::switch::Survival;
 use crate::tending::{settle_start, shut_down, start_own, tend};
 
@@ -58,7 +63,11 @@ pub(crate) enum ServeFailed {
 }
 
 /// Runs the backend until it is asked to stop.
-pub(crate) async fn serve(seams: Seams, config: Config) -> Result<(), ServeFailed> {
+pub(crate) async fn serve(
+    seams: Seams,
+    config: Config,
+    required: BTreeSet<String>,
+) -> Result<(), ServeFailed> {
     for key in &config.unknown_keys {
         warn!(key, "unknown configuration key is ignored");
     }
@@ -67,12 +76,13 @@ pub(crate) async fn serve(seams: Seams, config: Config) -> Result<(), ServeFaile
     let lock = config.home.lock(&*seams.disk, &*seams.processes, config.listen).await?;
     // From here on under its one spelling, which the control server proves itself for.
     let config = Config { home: config.home.canonical(&*seams.disk).await?, ..config };
+    remove_unfinished(&seams, &config).await;
     let store = Store::open(&*seams.disk, Arc::clone(&seams.blocking), config.home.database()).await?;
 
     // (2) Switch and platform; then the listener, so that users are answered while recovery runs.
     let survival = Survival::judge(config.agent_survival, &*seams.host);
     info!(survival = survival.as_str(), reason = survival.reason(), "capability judged");
-    let backend = Arc::new(Backend::new(seams, config, store, survival));
+    let backend = Arc::new(Backend::new(seams, config, store, survival, required));
     let listener = UserListener::open(&backend).await?;
     info!(address = %listener.address(), "backend listening");
     let serving = tokio::spawn(listener.serve());
@@ -94,6 +104,20 @@ pub(crate) async fn serve(seams: Seams, config: Config) -> Result<(), ServeFaile
     outcome.map_err(ServeFailed::from)
 }
 
+/// A backend that was killed in the middle of a write may have left a whole credential without a name. With the lock
+/// held nobody else writes there.
+async fn remove_unfinished(seams: &Seams, config: &Config) {
+    let secrets = seams.secrets.remove_unfinished().await;
+    let run = seams.disk.remove_unfinished(&config.home.run()).await;
+    for (place, removed) in [("secrets", secrets), ("run", run)] {
+        match removed {
+            Ok(0) => {}
+            Ok(files) => info!(place, files, "unfinished writes of an earlier backend removed"),
+            Err(error) => warn!(place, %error, "unfinished writes could not be removed"),
+        }
+    }
+}
+
 /// Steps 3 to 8.
 async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
     // (3) Which executions were live, and a guard for each, before anybody is contacted.
@@ -110,6 +134,7 @@ async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
 
     // (5) The gates.
     let admission = admit(backend, recorded).await;
+    info!(outcome = admission.as_str(), "recorded control server judged");
     backend.report().adoption = Some(admission.as_str().to_owned());
 
     // (6) and (7): a proven server is adopted and worked with; otherwise a server of our own is.
@@ -119,18 +144,30 @@ async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
             stop_unusable(backend, server).await
         }
         Admission::NothingRecorded | Admission::GarbageRecord => Survey::NobodyAnswered { server: None },
-        Admission::Refused(crate::refusal::AdoptionRefused::NoAnswer) => {
-            silent(backend, recorded_server).await
-        }
-        Admission::Refused(_) | Admission::ShuttingDown => Survey::LeftRunning,
+        Admission::Refused(AdoptionRefused::NoAnswer) => silent(backend, recorded_server.clone()).await,
+        Admission::Refused(AdoptionRefused::IdentityMismatch) => Survey::LeftRunning { survivor: None },
+        Admission::Refused(reason) => Survey::LeftRunning { survivor: Some(reason.as_str()) },
+        Admission::ShuttingDown => Survey::LeftRunning { survivor: Some("shutting_down") },
     };
-    if !matches!(survey, Survey::Enumerated(_) | Survey::NotEnumerated) {
-        start_own(backend).await;
-        tokio::spawn(tend(Arc::clone(backend)));
+    match (&survey, &recorded_server) {
+        (Survey::Enumerated(_) | Survey::NotEnumerated, _) => {}
+        (Survey::LeftRunning { survivor: Some(reason) }, Some(record)) => {
+            go_on_beside(backend, record.clone(), reason).await;
+        }
+        _ => go_on_alone(backend).await,
     }
 
     // (8) What was re-tracked is published; every other record is reconciled from its outcome.
+    let gone = match &survey {
+        Survey::NobodyAnswered { server } => server.clone(),
+        _ => None,
+    };
     let report = reconcile(backend, &rows, survey).await?;
+    if let Some(server) = gone {
+        leftovers::end_entries_of(backend, &server).await;
+    }
+    survivors::sweep_secrets(backend).await;
+    tokio::spawn(survivors::watch(Arc::clone(backend)));
     let elapsed = backend.now().since(begun);
     info!(
         retracked = report.retracked.len(),
@@ -146,6 +183,39 @@ async fn recover(backend: &Arc<Backend>) -> Result<(), StoreFailed> {
     shown.stopped = report.stopped;
     shown.left = report.left;
     Ok(())
+}
+
+/// Nobody is in the way: a server of our own.
+async fn go_on_alone(backend: &Arc<Backend>) {
+    start_own(backend).await;
+    tokio::spawn(tend(Arc::clone(backend)));
+}
+
+/// A server of ours was left running: it is noted before the record that names it is rewritten (ruling 11). While it
+/// cannot be noted there is no server of our own.
+async fn go_on_beside(backend: &Arc<Backend>, record: ControlServerRecord, reason: &'static str) {
+    let Err(failed) = survivors::note(backend, &record, reason).await else {
+        return go_on_alone(backend).await;
+    };
+    error!(server = %record.identity, error = %chain(&failed), "survivor could not be noted");
+    backend.lose_server(format!(
+        "the control server that was left running could not be noted: {}",
+        chain(&failed)
+    ));
+    let backend = Arc::clone(backend);
+    tokio::spawn(async move {
+        let noted = async {
+            while survivors::note(&backend, &record, reason).await.is_err() {
+                backend.seams.clock.sleep(NOTE_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = backend.closed() => return,
+            () = noted => {}
+        }
+        go_on_alone(&backend).await;
+    });
 }
 
 async fn take_guards(backend: &Backend) -> Result<Vec<InventoryRow>, StoreFailed> {
@@ -177,12 +247,12 @@ async fn adopt(
         Err(NotAdopted::Refused(reason)) => {
             info!(server = %identity, %reason, "control server refused");
             backend.report().adoption = Some(reason.as_str().to_owned());
-            return Survey::LeftRunning;
+            return Survey::LeftRunning { survivor: Some(reason.as_str()) };
         }
         Err(NotAdopted::ShuttingDown) => {
             info!(server = %identity, "control server is shutting down");
             backend.report().adoption = Some(Admission::ShuttingDown.as_str().to_owned());
-            return Survey::LeftRunning;
+            return Survey::LeftRunning { survivor: Some("shutting_down") };
         }
     };
     backend.report().adoption = Some("adopted".to_owned());
@@ -212,7 +282,7 @@ async fn stop_unusable(backend: &Arc<Backend>, server: ProvenServer) -> Survey {
         });
         Survey::NobodyAnswered { server: Some(server.identity.server.clone()) }
     } else {
-        Survey::LeftRunning
+        Survey::LeftRunning { survivor: Some("stop_failed") }
     }
 }
 
@@ -222,7 +292,7 @@ async fn silent(backend: &Backend, recorded: Option<ControlServerRecord>) -> Sur
         Some(record) if crate::ports::nobody_listens(&*backend.seams.network, record.endpoint).await => {
             Survey::NobodyAnswered { server: Some(record.identity) }
         }
-        Some(_) => Survey::LeftRunning,
+        Some(_) => Survey::LeftRunning { survivor: Some(AdoptionRefused::NoAnswer.as_str()) },
         None => Survey::NobodyAnswered { server: None },
     }
 }
@@ -256,6 +326,9 @@ async fn shut_down_backend(backend: &Arc<Backend>, lock: Box<dyn Lock>) {
     info!("backend stopped");
     drop(lock);
 }
+
+/// After a note that could not be written; a full disk often has room again within moments.
+const NOTE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Writes how the command line finds us.
 pub(crate) async fn write_contact(

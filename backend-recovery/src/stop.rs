@@ -58,7 +58,7 @@ async fn order(client: &ControlClient, instance: &InstanceId, retries: u32) -> R
             Err(failed) if failed.refusal() == Some(RefusalCode::ShuttingDown) => {
                 return Ok(Ordered::Stopping);
             }
-            Err(failed) if failed.is_unauthorized() || failed.is_unproven() || left == 0 => {
+            Err(failed) if failed.is_unauthorized() || failed.is_disproved() || left == 0 => {
                 return Err(failed);
             }
             Err(_) => left -= 1,

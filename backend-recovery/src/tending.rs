@@ -16,6 +16,7 @@ use crate::control_server;
 use crate::leftovers::{self, Leftover};
 use crate::ports;
 use crate::renewal::{TenureEnded, renew};
+use crate::survivors;
 
 /// Tends until the backend goes down; begins with the server in use, if there is one.
 pub(crate) async fn tend(backend: Arc<Backend>) {
@@ -60,7 +61,10 @@ pub(crate) async fn start_own(backend: &Arc<Backend>) {
             return;
         }
         match control_server::start(&starter).await {
-            Ok(server) => starter.use_server(server),
+            Ok(server) => {
+                starter.use_server(server);
+                survivors::sweep_secrets(&starter).await;
+            }
             Err(failed) => {
                 error!(reason = %chain(&failed), "control server could not be started");
                 starter.lose_server(chain(&failed));
@@ -90,7 +94,7 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
             Err(failed) if failed.refusal() == Some(wire::RefusalCode::ShuttingDown) => break,
             Err(_) if ports::nobody_listens(&*backend.seams.network, address).await => return true,
             // A 401 can only be a dead credential.
-            Err(failed) if left == 0 || failed.is_unauthorized() || failed.is_unproven() => {
+            Err(failed) if left == 0 || failed.is_unauthorized() || failed.is_disproved() => {
                 warn!(%address, error = %chain(&failed), "ownership shutdown failed");
                 return false;
             }
@@ -126,27 +130,35 @@ fn let_go(backend: &Backend, server: &ServerInUse) {
 async fn lost(backend: &Arc<Backend>, server: &ServerInUse, end: bool) {
     let sessions = backend.drop_server("the control server ended");
     error!(server = %server.identity, sessions = sessions.len(), "control server lost");
-    for session in sessions {
-        let Ok(Some(record)) = backend.store.executor_record(&session).await else { continue };
-        let guarded = backend.executions().guard(&session);
+    // Those that were never tracked, because the server could not be enumerated, are among them.
+    let records = match backend.store.live_records_of(&server.identity).await {
+        Ok(records) => records,
+        Err(failed) => {
+            error!(server = %server.identity, error = %chain(&failed), "records of a lost server could not be read");
+            Vec::new()
+        }
+    };
+    for record in records {
+        let session = &record.session;
+        let guarded = backend.executions().guard(session);
         info!(%session, ?guarded, "guard taken");
-        repair_without_server(backend, &session, &record.execution, record.agent.as_ref(), end).await;
+        repair_without_server(backend, session, &record.execution, record.agent.as_ref(), end).await;
+    }
+    if end {
+        leftovers::end_entries_of(backend, &server.identity).await;
     }
 }
 
 /// Repairs a session whose control server is gone: first what is left of its agent, then the record. `end` says
 /// whether leftovers may be ended, which needs that nobody answers where their server was.
 pub(crate) async fn repair_without_server(
-    backend: &Backend,
+    backend: &Arc<Backend>,
     session: &SessionId,
     execution: &InstanceId,
     agent: Option<&wire::ProcessRef>,
     end: bool,
 ) -> Leftover {
-    let leftover = match end {
-        true => leftovers::end(&backend.seams, session, agent).await,
-        false => leftovers::look(&backend.seams, session, agent).await,
-    };
+    let leftover = leftovers::settle(backend, session, agent, end).await;
     match &leftover {
         Leftover::Gone => {
             let reason =
@@ -164,20 +176,54 @@ pub(crate) async fn repair_without_server(
 }
 
 /// Repairs one session whose agent is gone: open turns end visibly, resume token and workspace are kept.
+/// What cannot be written now is written later: a repair names its execution, so that it changes nothing of a newer one.
 pub(crate) async fn repair(
+    backend: &Arc<Backend>,
+    session: &SessionId,
+    execution: Option<InstanceId>,
+    reason: &'static str,
+) {
+    if write_repair(backend, session, execution.clone(), reason).await || execution.is_none() {
+        return;
+    }
+    let (backend, session) = (Arc::clone(backend), session.clone());
+    tokio::spawn(async move {
+        let again = async {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                backend.seams.clock.sleep(pause).await;
+                if write_repair(&backend, &session, execution.clone(), reason).await {
+                    return;
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = backend.closed() => {}
+            () = again => {}
+        }
+    });
+}
+
+async fn write_repair(
     backend: &Backend,
     session: &SessionId,
     execution: Option<InstanceId>,
     reason: &str,
-) {
+) -> bool {
     let (to, turns) = (SessionState::Idle, TurnState::Interrupted);
     let at = backend.wall_ms();
     match backend.store.end_execution(session, execution, to, turns, reason.to_owned(), at).await {
         Ok(ended) => {
             info!(%session, reason, "session repaired");
             report_turns(session, &ended, "repair");
+            true
         }
-        Err(failed) => error!(%session, error = %chain(&failed), "session could not be repaired"),
+        Err(failed) => {
+            error!(%session, error = %chain(&failed), "session could not be repaired");
+            false
+        }
     }
 }
 
@@ -196,5 +242,5 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Above the server's budget for stopping all its instances at once.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);

@@ -28,7 +28,7 @@ pub(crate) struct Config {
     pub(crate) unowned_period: Duration,
     /// What was done to the configured period, in this order.
     pub(crate) adjustments: Vec<PeriodAdjustment>,
-    /// When idle instances are to be stopped.
+    /// When idle instances are stopped.
     pub(crate) idle_reaping: IdleReaping,
     /// How many unacknowledged events one instance may hold.
     pub(crate) event_limit: usize,
@@ -105,8 +105,8 @@ impl Config {
         let idle_timeout =
             variable(environment, IDLE_TIMEOUT, IDLE_RULE, duration)?.unwrap_or(DEFAULT_IDLE_TIMEOUT);
         let configured = variable(environment, UNOWNED_PERIOD, PERIOD_RULE, period)?;
-        // Nothing stops idle instances in this build, so there is no ordering to keep.
-        let UnownedPeriod { period, adjustments } = UnownedPeriod::resolve(configured, IdleReaping::Off);
+        let idle_reaping = IdleReaping::from_timeout(idle_timeout);
+        let UnownedPeriod { period, adjustments } = UnownedPeriod::resolve(configured, idle_reaping);
         Ok(Self {
             home: line.home,
             listen: line.listen,
@@ -114,7 +114,7 @@ impl Config {
             until_stdin_closes: line.until_stdin_closes,
             unowned_period: period,
             adjustments,
-            idle_reaping: IdleReaping::from_timeout(idle_timeout),
+            idle_reaping,
             event_limit: variable(environment, EVENT_LIMIT, LIMIT_RULE, event_limit)?
                 .unwrap_or(DEFAULT_EVENT_LIMIT),
         })

@@ -1,5 +1,6 @@
 //! From the command line to the exit code.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use seam::{ChildInput, ChildOutput, Reaper, Seams, Signal, within};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
+use wire::CAPABILITIES;
 
 use crate::config::{Config, ConfigRefused};
 use crate::log_sink::{LogQueue, LogSink};
@@ -19,9 +21,15 @@ use crate::serve::serve;
 use crate::server::{Launched, Server};
 
 /// Runs the control server from its start to its end and gives its exit code: 0 after a shutdown, 2 for a bad
-/// configuration, 3 if the address cannot be bound, 1 for anything else. Arguments and environment come from the
+/// configuration, 3 if the address cannot be bound, 4 if agents were left that could not be ended, 1 for anything else. Arguments and environment come from the
 /// host facts; `log` is written to the log file under the home.
 pub async fn run(seams: Seams, log: LogQueue) -> u8 {
+    let capabilities = CAPABILITIES.into_iter().map(str::to_owned).collect();
+    run_with(seams, log, capabilities).await
+}
+
+/// [`run`] as a build does that has these capabilities.
+pub async fn run_with(seams: Seams, log: LogQueue, capabilities: BTreeSet<String>) -> u8 {
     let stdio = seams.processes.own_stdio();
     let mut complaint = Complaint { seams: seams.clone(), stdout: stdio.stdout, stderr: stdio.stderr };
     let config = match Config::parse(seams.host.arguments(), &seams.host.environment()) {
@@ -42,7 +50,7 @@ pub async fn run(seams: Seams, log: LogQueue) -> u8 {
     let (finish, finished) = oneshot::channel();
     let writing =
         tokio::spawn(async move { LogSink::open(disk, clock, log, directory).await.write(finished).await });
-    let code = operate(&seams, config, nonce, complaint, stdio.stdin).await;
+    let code = operate(&seams, config, nonce, capabilities, complaint, stdio.stdin).await;
     info!(code, "exiting");
     let _ = finish.send(());
     // A disk that hangs must not keep the server from ending.
@@ -55,6 +63,7 @@ async fn operate(
     seams: &Seams,
     config: Config,
     nonce: SecretString,
+    capabilities: BTreeSet<String>,
     complaint: Complaint,
     stdin: ChildOutput,
 ) -> u8 {
@@ -84,16 +93,23 @@ async fn operate(
 
     let address = listener.local_address();
     let (unowned_period, event_limit) = (config.unowned_period, config.event_limit);
-    let launched = Launched { home, address, nonce, unowned_period, event_limit };
+    let launched = Launched {
+        home,
+        address,
+        nonce,
+        capabilities,
+        unowned_period,
+        idle_reaping: config.idle_reaping,
+        event_limit,
+    };
     let server = Arc::new(Server::new(seams.clone(), launched));
     for adjustment in &config.adjustments {
         warn!(%adjustment, "unowned period adjusted");
     }
-    debug!(configured = ?config.idle_reaping, "idle instances are not stopped by this build");
     info!(
         %address, server = %server.identity(),
         unowned_period_ms = u64::try_from(config.unowned_period.as_millis()).unwrap_or(u64::MAX),
-        event_limit = config.event_limit, until_stdin_closes = config.until_stdin_closes, "listening"
+        idle_reaping = ?config.idle_reaping, event_limit = config.event_limit, until_stdin_closes = config.until_stdin_closes, "listening"
     );
 
     let (finish, finished) = oneshot::channel::<()>();
@@ -112,7 +128,7 @@ async fn operate(
     info!(left, "instances stopped");
     let _ = finish.send(());
     let _ = serving.await;
-    0
+    if left == 0 { 0 } else { AGENTS_LEFT }
 }
 
 async fn await_signal(seams: &Seams, server: &Server) {
@@ -194,6 +210,7 @@ impl Complaint {
 const FAILED: u8 = 1;
 const BAD_CONFIGURATION: u8 = 2;
 const NOT_BOUND: u8 = 3;
+const AGENTS_LEFT: u8 = 4;
 
 /// A nonce is one line; anything longer is another file.
 const NONCE_BYTES: u64 = 4096;

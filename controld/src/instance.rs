@@ -11,12 +11,15 @@
 //! that the server itself makes wait for room in a queue of their own, in the order in which they happened, so that
 //! no caller and no producer ever waits while holding the lock.
 
+mod entry;
 mod observer;
 mod supervision;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use seam::{Monotonic, ProcessIdentity, Seams};
 use serde::Serialize;
@@ -32,14 +35,19 @@ use wire::{
 
 use crate::agent_protocol::Room;
 use crate::event_backlog::{AheadOfProduction, Batch, EventBacklog, Flow};
+use crate::idle::{Idleness, Quiet};
 use crate::permission::{AnswerRefused, PermissionTable};
 use crate::turn_outcome::{Accepted, Cancel, PromptRefused, TurnLedger};
 
 /// One instance. Shared by the routes, its streams and its supervision.
 pub(crate) struct Instance {
     request: CreateInstance,
+    /// The launch that it belongs to.
+    server: ServerIdentity,
     /// The value of the variable that marks its processes.
     mark: String,
+    /// Where what runs of it is written down.
+    entries: PathBuf,
     event_limit: usize,
     seams: Seams,
     numbers: Arc<Numbers>,
@@ -76,6 +84,7 @@ struct State {
     /// The newest event stream's number; streams with a lower one are over.
     stream: u64,
     attached: bool,
+    quiet: Quiet,
     stderr: VecDeque<u8>,
     noise_lines: u64,
     last_noise: String,
@@ -150,12 +159,16 @@ impl Instance {
         request: CreateInstance,
         server: &ServerIdentity,
         event_limit: usize,
+        entries: PathBuf,
         seams: Seams,
         numbers: Arc<Numbers>,
     ) -> Self {
+        let quiet = Quiet::new(seams.clock.monotonic());
         let backlog = EventBacklog::new(request.instance.clone(), event_limit);
         Self {
             mark: format!("{server}/{}", request.instance),
+            server: server.clone(),
+            entries,
             request,
             event_limit,
             seams,
@@ -173,6 +186,7 @@ impl Instance {
                 prompts: None,
                 stream: 0,
                 attached: false,
+                quiet,
                 stderr: VecDeque::new(),
                 noise_lines: 0,
                 last_noise: String::new(),
@@ -319,6 +333,7 @@ impl Instance {
             return;
         }
         state.attached = false;
+        state.quiet.touch(self.seams.clock.monotonic());
         info!(
             instance = %self.id(), session = %self.request.session, stream = stream.0, reason, "stream detached"
         );
@@ -345,6 +360,7 @@ impl Instance {
         }
         let (freed, flow) = state.backlog.acknowledge(self.seams.clock.wall(), seq)?;
         if freed > 0 {
+            state.quiet.touch(self.seams.clock.monotonic());
             let retained = state.backlog.retained();
             trace!(
                 instance = %self.id(), session = %self.request.session, seq = seq.0, freed,
@@ -385,19 +401,46 @@ impl Instance {
         }
     }
 
+    /// Somebody asks for something: it is not idle.
+    pub(crate) fn touch(&self) {
+        self.lock().quiet.touch(self.seams.clock.monotonic());
+    }
+
+    /// Stops it once it was idle for so long; ends when it stops.
+    pub(crate) async fn reap_when_idle(self: Arc<Self>, timeout: Duration) {
+        loop {
+            let look_at = {
+                let mut state = self.lock();
+                let now = self.seams.clock.monotonic();
+                match state.quiet.judge(now, state.is_busy(), timeout) {
+                    Idleness::NotBefore(look_at) => look_at,
+                    Idleness::Idle => return self.stop_in(&mut state, "idle"),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.stopping() => return,
+                () = self.seams.clock.sleep_until(look_at) => {}
+            }
+        }
+    }
+
     /// Begins the stop, without waiting for it: everybody who waits for room gives up, the open turn and the
     /// permission requests end. Repeated, it changes nothing.
     pub(crate) fn stop(&self, reason: &str) {
-        let mut state = self.lock();
+        self.stop_in(&mut self.lock(), reason);
+    }
+
+    fn stop_in(&self, state: &mut State, reason: &str) {
         if state.stage == InstanceState::Stopping {
             return;
         }
         state.stage = InstanceState::Stopping;
         info!(instance = %self.id(), session = %self.request.session, reason, "instance stopping");
         state.prompts = None;
-        self.cancel_permissions(&mut state, "instance stopped");
+        self.cancel_permissions(state, "instance stopped");
         if let Some(turn) = state.turns.open() {
-            self.end_turn_in(&mut state, turn, TurnEnd::Failed { error: "the instance was stopped".into() });
+            self.end_turn_in(state, turn, TurnEnd::Failed { error: "the instance was stopped".into() });
         }
         self.rooms.close();
         self.own_events.notify_one();
@@ -433,6 +476,7 @@ impl Instance {
         room: Room,
     ) {
         let bytes = payload.get().len();
+        state.quiet.touch(self.seams.clock.monotonic());
         let (seq, flow) = state.backlog.retain(self.seams.clock.wall(), kind, turn, payload, room);
         let retained = state.backlog.retained();
         trace!(
@@ -559,6 +603,17 @@ impl Numbers {
 }
 
 impl State {
+    /// Whether it has a stream, an open turn, a pending permission, a start under way, or something unacknowledged.
+    fn is_busy(&self) -> bool {
+        self.attached
+            || self.stage == InstanceState::Starting
+            || self.turns.open().is_some()
+            || !self.permissions.outstanding().is_empty()
+            || self.backlog.retained().events > 0
+            || !self.own_events.is_empty()
+            || !self.turns.status().kept.is_empty()
+    }
+
     fn not_ready(&self) -> String {
         match (self.stage, &self.failure) {
             (InstanceState::Starting, _) => "its agent is being started".into(),

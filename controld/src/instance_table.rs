@@ -103,6 +103,7 @@ mod tests {
             directory: "/tmp".into(),
             source_roots: vec![],
             mode: None,
+            resume: None,
         }
     }
 

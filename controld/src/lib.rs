@@ -12,11 +12,11 @@ mod access;
 #[cfg(test)]
 mod adoption_interruptions;
 pub mod agent_protocol;
-mod calendar;
 mod config;
 mod credential_rotation;
 mod drive;
 mod event_backlog;
+mod idle;
 mod instance;
 mod instance_table;
 mod log_sink;
@@ -33,5 +33,5 @@ mod stream_fencing;
 mod turn_outcome;
 mod unowned_period;
 
-pub use drive::run;
+pub use drive::{run, run_with};
 pub use log_sink::{LogLayer, LogQueue, logging};

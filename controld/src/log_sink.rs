@@ -20,8 +20,6 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::Context;
 
-use crate::calendar::rfc3339;
-
 /// The two ends of the log: what takes events, and what [`crate::run`] writes out.
 pub fn logging(clock: Arc<dyn Clock>) -> (LogLayer, LogQueue) {
     let (sender, lines) = mpsc::channel(QUEUED_LINES);
@@ -205,7 +203,7 @@ fn is_wanted(metadata: &Metadata<'_>) -> bool {
 
 fn line(at: Wall, level: Level, target: &str, fields: Map<String, Value>) -> String {
     let mut object = Map::new();
-    object.insert("at".into(), rfc3339(at).into());
+    object.insert("at".into(), at.rfc3339().into());
     object.insert("level".into(), level.as_str().into());
     object.insert("target".into(), target.into());
     object.extend(fields);

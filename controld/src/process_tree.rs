@@ -16,9 +16,7 @@ use std::time::Duration;
 
 use seam::{Exit, Monotonic, ProcessIdentity, Seams, Signal, Target, within};
 use tracing::warn;
-
-/// The variable that marks every process of an instance.
-pub(crate) const MARK_VARIABLE: &str = "KANDEV_INSTANCE_MARK";
+use wire::INSTANCE_MARK;
 
 /// One stop of one tree: decides, and does nothing.
 #[derive(Debug)]
@@ -185,7 +183,7 @@ async fn signal(seams: &Seams, process: ProcessIdentity, signal: Signal) {
 }
 
 async fn marked(seams: &Seams, mark: &str) -> Option<Vec<ProcessIdentity>> {
-    match seams.processes.marked(MARK_VARIABLE, mark).await {
+    match seams.processes.marked(INSTANCE_MARK, mark).await {
         Ok(marked) => Some(marked),
         Err(error) => {
             warn!(%error, "marked processes could not be listed");

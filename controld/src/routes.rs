@@ -23,7 +23,6 @@ use wire::{
 };
 
 use crate::access::{Access, Route};
-use crate::calendar::http_date;
 use crate::instance::{Instance, NotAccepted};
 use crate::instance_table::CreateRefused;
 use crate::ownership::{AdmissionRefused, Admitted};
@@ -50,7 +49,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(middleware::map_response(move |mut response: Response| {
             // Hyper leaves a date alone that is there; its own would come from the real clock.
-            let date = HeaderValue::try_from(http_date(clock.wall())).expect("a date is printable ASCII");
+            let date = HeaderValue::try_from(clock.wall().http_date()).expect("a date is printable ASCII");
             response.headers_mut().insert(header::DATE, date);
             std::future::ready(response)
         }))
@@ -269,7 +268,11 @@ fn on_instance<T>(
     id: String,
     effect: impl FnOnce(&Instance) -> Result<T, Refused>,
 ) -> Answer<T> {
-    let done = server.as_driver(by, operation, || effect(&*find(server, id)?))?;
+    let done = server.as_driver(by, operation, || {
+        let instance = find(server, id)?;
+        instance.touch();
+        effect(&instance)
+    })?;
     Ok(Json(done?))
 }
 
@@ -430,6 +433,7 @@ mod tests {
             directory: "/w".into(),
             source_roots: vec![],
             mode: None,
+            resume: None,
         }
     }
 

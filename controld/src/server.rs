@@ -6,6 +6,7 @@
 //! nothing. The decision to shut down is taken under the same lock: an instance is either refused or among those that
 //! are stopped.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,8 +18,8 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, trace, warn};
 use wire::proof::{Binding, Challenge, ProofAnswer};
 use wire::{
-    CAPABILITIES, CreateInstance, Credential, IdentityAnswer, InstanceId, InstanceList, InstanceStatus,
-    RotationId, ServerIdentity,
+    CreateInstance, Credential, IdentityAnswer, InstanceId, InstanceList, InstanceStatus, RotationId,
+    ServerIdentity,
 };
 
 use crate::access::Access;
@@ -26,6 +27,7 @@ use crate::instance::{Instance, Numbers, StreamNumber};
 use crate::instance_table::{Admission, CreateRefused, InstanceTable};
 use crate::ownership::{AdmissionRefused, Admitted, Ownership, ShutdownReason};
 use crate::stream_fencing::StreamId;
+use crate::unowned_period::IdleReaping;
 
 /// One launch of the control server.
 pub(crate) struct Server {
@@ -35,7 +37,9 @@ pub(crate) struct Server {
     home: PathBuf,
     /// What it really listens on.
     address: SocketAddr,
+    capabilities: BTreeSet<String>,
     unowned_period: Duration,
+    idle_reaping: IdleReaping,
     event_limit: usize,
     numbers: Arc<Numbers>,
     ownership: Mutex<Ownership<OpenStream>>,
@@ -54,8 +58,12 @@ pub(crate) struct Launched {
     pub(crate) address: SocketAddr,
     /// What buys the first credential.
     pub(crate) nonce: SecretString,
+    /// What it advertises.
+    pub(crate) capabilities: BTreeSet<String>,
     /// How long the server tolerates having no owner.
     pub(crate) unowned_period: Duration,
+    /// When an idle instance is stopped.
+    pub(crate) idle_reaping: IdleReaping,
     /// How many unacknowledged events one instance may hold.
     pub(crate) event_limit: usize,
 }
@@ -77,13 +85,16 @@ pub(crate) enum NotCreated {
 impl Server {
     /// A fresh launch: a new identity, no owner, no instance.
     pub(crate) fn new(seams: Seams, launched: Launched) -> Self {
-        let Launched { home, address, nonce, unowned_period, event_limit } = launched;
+        let Launched { home, address, nonce, capabilities, unowned_period, idle_reaping, event_limit } =
+            launched;
         let ownership = Ownership::new(seams.clock.monotonic(), nonce, unowned_period);
         Self {
             identity: ServerIdentity::new(random_hex(&*seams.entropy, IDENTITY_BYTES)),
             home,
             address,
+            capabilities,
             unowned_period,
+            idle_reaping,
             event_limit,
             numbers: Arc::default(),
             ownership: Mutex::new(ownership),
@@ -108,7 +119,7 @@ impl Server {
     pub(crate) fn identity_answer(&self) -> IdentityAnswer {
         IdentityAnswer {
             server: self.identity.clone(),
-            capabilities: CAPABILITIES.into_iter().map(str::to_owned).collect(),
+            capabilities: self.capabilities.clone(),
             unowned_period_ms: u64::try_from(self.unowned_period.as_millis())
                 .expect("the period was parsed from u64"),
         }
@@ -140,7 +151,7 @@ impl Server {
         let proved = self.ownership().prove(self.seams.clock.monotonic(), challenge, binding);
         match &proved {
             // One for every connection of our backend.
-            Ok(_) => debug!("challenge answered"),
+            Ok(answer) => debug!(acceptable = answer.macs(), "challenge answered"),
             Err(refused) => info!(reason = %refused, "challenge refused"),
         }
         proved
@@ -264,7 +275,15 @@ impl Server {
         let mut instances = self.instances();
         let admission = instances.create(request, || {
             let (seams, numbers) = (self.seams.clone(), Arc::clone(&self.numbers));
-            Arc::new(Instance::new(request.clone(), &self.identity, self.event_limit, seams, numbers))
+            let entries = self.home.join(wire::AGENT_ENTRIES);
+            Arc::new(Instance::new(
+                request.clone(),
+                &self.identity,
+                self.event_limit,
+                entries,
+                seams,
+                numbers,
+            ))
         })?;
         match admission {
             Admission::Existing(instance) => Ok(instance.status()),
@@ -356,6 +375,9 @@ impl Server {
     }
 
     async fn supervise(self: Arc<Self>, instance: Arc<Instance>) {
+        if let IdleReaping::After(timeout) = self.idle_reaping {
+            tokio::spawn(Arc::clone(&instance).reap_when_idle(timeout));
+        }
         Arc::clone(&instance).supervise().await;
         let mut instances = self.instances();
         instances.remove(instance.id());

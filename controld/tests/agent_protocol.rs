@@ -587,7 +587,12 @@ fn pipes() -> (seam::ChildInput, seam::ChildOutput, Hand) {
 }
 
 fn setup() -> AgentSetup {
-    AgentSetup { directory: "/work-tree".to_owned(), mode: Some("yolo".to_owned()), step_limit: STEP_LIMIT }
+    AgentSetup {
+        directory: "/work-tree".to_owned(),
+        mode: Some("yolo".to_owned()),
+        resume: None,
+        step_limit: STEP_LIMIT,
+    }
 }
 
 fn permission_request(id: &str, kind: &str) -> Value {

@@ -428,6 +428,7 @@ impl TestServer {
             directory: self.home.path().to_str().unwrap().to_owned(),
             source_roots: vec![],
             mode: None,
+            resume: None,
         }
     }
 

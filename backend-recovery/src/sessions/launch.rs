@@ -11,7 +11,7 @@ use seam::{ChildOutput, ExitStatus, SpawnRequest, Stdio, within};
 use tokio::io::AsyncReadExt as _;
 use tracing::{info, warn};
 use wire::client::CallFailed;
-use wire::{CreateInstance, InstanceId, InstanceStatus, SessionId};
+use wire::{CreateInstance, InstanceId, InstanceStatus, ProviderSessionId, SessionId};
 
 use super::{readiness, stream, view};
 use crate::api::{
@@ -38,8 +38,8 @@ pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Re
     let session = SessionId::new(backend.fresh_id("s"));
     let plan = plan_workspace(backend, &session, &request.workspace).await?;
     backend.executions().claim_launch(&session)?;
-    let launch =
-        Launch { session, task: backend.fresh_id("k"), profile_name: request.profile, profile, plan };
+    let task = backend.fresh_id("k");
+    let launch = Launch { session, task, profile_name: request.profile, profile, plan, resume: None };
     let durable = async {
         // Asked for after the claim: while recovery has not read the inventory, that is what the user is told.
         let server = backend.server()?;
@@ -62,18 +62,20 @@ pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Re
 }
 
 /// Everything that one launch is made from.
-struct Launch {
-    session: SessionId,
-    task: String,
-    profile_name: String,
-    profile: Profile,
-    plan: WorkspacePlan,
+pub(super) struct Launch {
+    pub(super) session: SessionId,
+    pub(super) task: String,
+    pub(super) profile_name: String,
+    pub(super) profile: Profile,
+    pub(super) plan: WorkspacePlan,
+    /// The provider's conversation to go on with.
+    pub(super) resume: Option<ProviderSessionId>,
 }
 
-struct WorkspacePlan {
-    directory: String,
+pub(super) struct WorkspacePlan {
+    pub(super) directory: String,
     /// Repository and branch, if the directory is a worktree to be made.
-    worktree: Option<(String, String)>,
+    pub(super) worktree: Option<(String, String)>,
 }
 
 impl Launch {
@@ -132,7 +134,8 @@ enum LaunchFailed {
     Create(#[source] CallFailed),
 }
 
-async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
+/// Carries the launch out. The session's launch is claimed; here it is published or given up.
+pub(super) async fn run(backend: Arc<Backend>, server: ServerInUse, launch: Launch) {
     let instance = InstanceId::new(backend.fresh_id("i"));
     let session = launch.session.clone();
     let failed = match begin(&backend, &server, &launch, &instance).await {
@@ -232,6 +235,7 @@ async fn begin(
         directory: launch.plan.directory.clone(),
         source_roots: vec![launch.plan.directory.clone()],
         mode: launch.profile.mode.clone(),
+        resume: launch.resume.clone(),
     };
     // Asked again under the same id: that creates one instance, however often it arrives.
     crate::backend::answered(CREATE_RETRIES, || server.client.create_instance(&request))

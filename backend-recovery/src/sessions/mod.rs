@@ -4,6 +4,7 @@ mod control;
 mod launch;
 mod prompt;
 mod readiness;
+mod resume;
 mod stream;
 mod view;
 
@@ -16,6 +17,7 @@ use crate::backend::Backend;
 pub(crate) use control::{answer_permission, cancel, stop};
 pub(crate) use launch::create;
 pub(crate) use prompt::prompt;
+pub(crate) use resume::resume;
 pub(crate) use view::{list, view};
 
 /// Publishes a surviving instance of this server as the session's execution and begins to follow it. The caller holds

@@ -108,11 +108,11 @@ async fn send(backend: &Arc<Backend>, session: &SessionId, execution: &Execution
                 }
                 return;
             }
-            Err(failed) if failed.is_no_answer() || is_passing(failed.refusal()) => {
+            Err(failed) if failed.may_pass() || is_passing(failed.refusal()) => {
                 warn!(%session, turn = %key, error = %chain(&failed), "prompt is sent again");
             }
             // Whoever follows the execution drops it (O-002.3).
-            Err(failed) if failed.is_unauthorized() || failed.is_unproven() => {
+            Err(failed) if failed.is_unauthorized() || failed.is_disproved() => {
                 backend.server_doubted.notify_one();
                 return;
             }

@@ -7,6 +7,7 @@
 mod executor_records;
 mod schema;
 mod sessions;
+mod survivors;
 mod transcript;
 mod turns;
 

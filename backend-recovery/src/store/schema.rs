@@ -22,11 +22,25 @@ pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<Migrated>
         transaction.pragma_update(None, "user_version", step + 1)?;
         transaction.commit()?;
     }
+    connection.execute_batch(ADDITIONS)?;
     Ok(Migrated::Ready)
 }
 
 /// The newest schema of this build.
 pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
+
+/// Tables that an older build does not know and does not miss: without a step of their own, so that it still opens the
+/// store after a downgrade.
+const ADDITIONS: &str = "
+CREATE TABLE IF NOT EXISTS survivors (
+    server TEXT PRIMARY KEY NOT NULL,
+    endpoint TEXT NOT NULL,
+    secret TEXT NOT NULL,
+    period_ms INTEGER NOT NULL,
+    renewed_ms INTEGER NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;
+";
 
 /// Append only: a released step is never edited.
 const MIGRATIONS: [&str; 1] = ["

@@ -120,20 +120,29 @@ impl Store {
             .await
     }
 
-    /// Keeps the provider's conversation, which a resume needs.
+    /// Keeps the provider's conversation, which a resume needs; tells whether it replaced another one.
     pub(crate) async fn set_provider_session(
         &self,
         id: &SessionId,
         provider_session: String,
         at_ms: u64,
-    ) -> Result<(), StoreFailed> {
+    ) -> Result<bool, StoreFailed> {
         let id = id.clone();
         self.transaction("write the provider session", move |db| {
+            let earlier: Option<String> = db
+                .query_row(
+                    "SELECT provider_session FROM sessions WHERE id = ?1",
+                    params![id.as_str()],
+                    |row| row.get(0),
+                )
+                .optional()?
+                .flatten();
+            let replaces = earlier.is_some_and(|earlier| earlier != provider_session);
             db.execute(
                 "UPDATE sessions SET provider_session = ?2, updated_ms = ?3 WHERE id = ?1",
                 params![id.as_str(), provider_session, int(at_ms)],
-            )
-            .map(drop)
+            )?;
+            Ok(replaces)
         })
         .await
     }

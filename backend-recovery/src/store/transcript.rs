@@ -109,7 +109,7 @@ impl Store {
         self.transaction("read the transcript", move |db| {
             let mut statement = db.prepare(
                 "SELECT position, at_ms, kind, server, instance, seq, turn, payload FROM transcript
-                 WHERE session = ?1 AND position > ?2 ORDER BY position LIMIT ?3",
+                 WHERE session = ?1 AND position > ?2 AND kind <> 'replay' ORDER BY position LIMIT ?3",
             )?;
             let rows =
                 statement.query_map(params![session.as_str(), int(after), i64::from(limit) + 1], entry)?;

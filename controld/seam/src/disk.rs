@@ -71,6 +71,16 @@ pub trait Disk: Send + Sync + 'static {
         privacy: Privacy,
     ) -> BoxFuture<'a, io::Result<()>>;
 
+    /// Removes what replacements in this directory have left that were cut off by the death of their process; tells how
+    /// many. Nobody else may be replacing anything in it. A disk whose replacements leave nothing has nothing to do.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    fn remove_unfinished<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, io::Result<usize>> {
+        let _ = directory;
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
     /// Adds bytes at the end, creating the file if needed; gives the new size. Not synced.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod blocking;
+mod calendar;
 mod clock;
 #[cfg(feature = "contract")]
 pub mod contract;

@@ -14,6 +14,15 @@ pub trait SecretStore: Send + Sync + 'static {
     /// name; `StorageFull`, `PermissionDenied`.
     fn store<'a>(&'a self, name: &'a str, secret: &'a [u8]) -> BoxFuture<'a, io::Result<()>>;
 
+    /// Removes what stores have left that were cut off by the death of their process, whole secrets among them; tells
+    /// how many. Nobody else may be storing. A store that leaves nothing has nothing to do.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    fn remove_unfinished(&self) -> BoxFuture<'_, io::Result<usize>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
     /// The secret of that name.
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use std::time::Duration;
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
-    CancelNotification, ContentBlock, Implementation, InitializeRequest, NewSessionRequest, PromptRequest,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
-    SetSessionModeRequest,
+    CancelNotification, ContentBlock, Implementation, InitializeRequest, LoadSessionRequest,
+    NewSessionRequest, PromptRequest, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, SelectedPermissionOutcome, SetSessionModeRequest,
 };
 use agent_client_protocol::{
     Agent, Channel, Client, Error, ErrorCode, JsonRpcRequest, RawJsonRpcId, RawJsonRpcMessage,
@@ -26,7 +26,7 @@ use wire::ProviderSessionId;
 use super::pump::{Exchanges, Pump};
 use super::{AgentObserver, AgentSetup};
 
-/// Opens the conversation: `initialize`, `session/new`, and `session/set_mode` if a mode is set, each within the
+/// Opens the conversation: `initialize`, `session/new` or `session/load`, and `session/set_mode` if a mode is set, each within the
 /// setup's step limit. Runs as a task of its own until the agent's output ends, the observer gives no more room, or
 /// the last link is dropped; then the agent's standard input is closed.
 ///
@@ -65,12 +65,22 @@ pub async fn open(
         let offered = answer.protocol_version.to_string();
         return Err(OpenFailed { step: INITIALIZE, reason: OpenFailure::OtherVersion { offered } });
     }
-    let answer = steps.run("session/new", NewSessionRequest::new(setup.directory)).await?;
+    let session = match setup.resume {
+        Some(earlier) if answer.agent_capabilities.load_session => {
+            steps
+                .run("session/load", LoadSessionRequest::new(earlier.as_str().to_owned(), setup.directory))
+                .await?;
+            earlier
+        }
+        _ => {
+            let answer = steps.run("session/new", NewSessionRequest::new(setup.directory)).await?;
+            ProviderSessionId::new(answer.session_id.0.to_string())
+        }
+    };
     if let Some(mode) = setup.mode {
-        let request = SetSessionModeRequest::new(answer.session_id.clone(), mode);
+        let request = SetSessionModeRequest::new(session.as_str().to_owned(), mode);
         steps.run("session/set_mode", request).await?;
     }
-    let session = ProviderSessionId::new(answer.session_id.0.to_string());
     Ok(AgentLink { inner: Arc::new(Link { caller, session, drained, _stop: stop }) })
 }
 

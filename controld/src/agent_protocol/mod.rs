@@ -18,7 +18,7 @@ use std::time::Duration;
 use seam::BoxFuture;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use wire::{AgentError, PermissionChoice};
+use wire::{AgentError, PermissionChoice, ProviderSessionId};
 
 pub use connection::{AgentLink, OpenFailed, OpenFailure, PromptEnd, open};
 pub use framer::LINE_LIMIT;
@@ -63,6 +63,8 @@ pub struct AgentSetup {
     pub directory: String,
     /// The mode to select after `session/new`, if any.
     pub mode: Option<String>,
-    /// The bound of each step (`initialize`, `session/new`, `session/set_mode`).
+    /// The conversation to load instead of a new one, if the agent can load any.
+    pub resume: Option<ProviderSessionId>,
+    /// The bound of each step (`initialize`, `session/new` or `session/load`, `session/set_mode`).
     pub step_limit: Duration,
 }

@@ -23,7 +23,10 @@ impl AgentObserver for Observer {
     fn update(&self, room: Room, update: Box<RawValue>) {
         let mut state = self.0.lock();
         let turn = state.turns.open();
-        self.0.retain(&mut state, kind::UPDATE, turn, update, room);
+        // An agent that loads a conversation tells all of it once more before it is ready.
+        let replays = state.stage == InstanceState::Starting && self.0.request.resume.is_some();
+        let kind = if replays { kind::REPLAY } else { kind::UPDATE };
+        self.0.retain(&mut state, kind, turn, update, room);
     }
 
     fn permission_asked(&self, room: Room, question: PermissionQuestion) {

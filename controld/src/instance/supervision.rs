@@ -11,13 +11,13 @@ use std::time::Duration;
 use seam::{Child, ChildInput, ChildOutput, Exit, ExitStatus, ProcessIdentity, SpawnRequest, Stdio, within};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
-use tracing::{debug, error, info};
-use wire::{AgentError, InstanceState, TurnEnd, TurnId};
+use tracing::{debug, error, info, warn};
+use wire::{AgentError, INSTANCE_MARK, InstanceState, TurnEnd, TurnId};
 
 use super::observer::Observer;
 use super::{Instance, PROMPT_QUEUE, QueuedPrompt};
 use crate::agent_protocol::{self, AgentLink, AgentSetup, OpenFailed, PromptEnd, Room};
-use crate::process_tree::{MARK_VARIABLE, TreeStopped, stop_tree};
+use crate::process_tree::{TreeStopped, stop_tree};
 
 /// How an agent's run ended.
 enum Gone {
@@ -27,13 +27,29 @@ enum Gone {
     ByItself(AgentError),
 }
 
+/// Why no agent runs.
+enum StartFailed {
+    /// It could not be written down.
+    Entry(std::io::Error),
+    /// Its program could not be started.
+    Spawn(std::io::Error),
+}
+
 impl Instance {
     /// Runs the instance to its very end: returns once it was stopped and nothing of it is left.
     pub(crate) async fn supervise(self: Arc<Self>) {
         tokio::spawn(Arc::clone(&self).place_own_events());
         match self.start().await {
             Ok(child) => self.run(child).await,
-            Err(error) => {
+            Err(StartFailed::Entry(error)) => self.fail(AgentError {
+                step: "start".into(),
+                message: format!(
+                    "what the next start must know of the agent could not be written, so it was not started: {error}"
+                ),
+                stderr: None,
+            }),
+            Err(StartFailed::Spawn(error)) => {
+                self.remove_entry().await;
                 let (command, directory) = (&self.request.command, &self.request.directory);
                 self.fail(AgentError {
                     step: "start".into(),
@@ -46,9 +62,10 @@ impl Instance {
         self.discard();
     }
 
-    async fn start(&self) -> std::io::Result<Child> {
+    async fn start(&self) -> Result<Child, StartFailed> {
+        self.write_entry(None).await.map_err(StartFailed::Entry)?;
         let mut env = self.request.env.clone();
-        env.insert(MARK_VARIABLE.to_owned(), self.mark.clone());
+        env.insert(INSTANCE_MARK.to_owned(), self.mark.clone());
         let child = self
             .seams
             .processes
@@ -59,7 +76,12 @@ impl Instance {
                 directory: Some(self.request.directory.clone().into()),
                 stdio: Stdio::Piped,
             })
-            .await?;
+            .await
+            .map_err(StartFailed::Spawn)?;
+        // Before its first word is read: until then the mark alone finds it.
+        if let Err(error) = self.write_entry(Some(&child.identity)).await {
+            warn!(instance = %self.id(), %error, "agent's process could not be written down");
+        }
         let ProcessIdentity { pid, start_time, .. } = child.identity;
         info!(instance = %self.id(), session = %self.request.session, pid, start_time, "agent started");
         self.lock().agent = Some(child.identity.clone());
@@ -86,6 +108,7 @@ impl Instance {
             self.fail(error);
         }
         self.end_tree(&identity, &mut *exit).await;
+        self.remove_entry().await;
         errors.abort();
     }
 
@@ -121,6 +144,7 @@ impl Instance {
         let setup = AgentSetup {
             directory: self.request.directory.clone(),
             mode: self.request.mode.clone(),
+            resume: self.request.resume.clone(),
             step_limit: STEP_LIMIT,
         };
         let observer = Arc::new(Observer(Arc::clone(self)));
@@ -317,7 +341,7 @@ impl Instance {
     }
 
     /// Resolves once the instance is being stopped.
-    async fn stopping(&self) {
+    pub(super) async fn stopping(&self) {
         let mut orders = self.orders.subscribe();
         orders.wait_for(|orders| orders.stopping).await.expect("the sender lives in `self`");
     }

@@ -37,6 +37,13 @@ impl Disk for RealDisk {
         }))
     }
 
+    fn remove_unfinished<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, io::Result<usize>> {
+        let directory = directory.to_owned();
+        Box::pin(off_thread(move || {
+            remove_unfinished(&directory).map_err(|error| cannot("clean up", directory.display(), error))
+        }))
+    }
+
     fn append<'a>(
         &'a self,
         path: &'a Path,
@@ -125,7 +132,7 @@ pub(crate) fn create_directory(path: &Path, privacy: Privacy) -> io::Result<()> 
 /// Creates a new file beside `path` that no other process names, writes and syncs it; its path. Nothing is left
 /// behind on failure. (A kill in between leaves the file: small, private, and never read.)
 pub(crate) fn write_beside(path: &Path, bytes: &[u8], privacy: Privacy) -> io::Result<PathBuf> {
-    let beside = parent(path)?.join(format!(".new-{}", seam::random_hex(&RealEntropy, 8)));
+    let beside = parent(path)?.join(format!("{UNFINISHED}{}", seam::random_hex(&RealEntropy, 8)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(file_mode(privacy)).open(&beside)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     if let Err(error) = written {
@@ -135,6 +142,27 @@ pub(crate) fn write_beside(path: &Path, bytes: &[u8], privacy: Privacy) -> io::R
     }
     Ok(beside)
 }
+
+/// Removes every file that [`write_beside`] has made in this directory and nobody will give its name any more.
+pub(crate) fn remove_unfinished(directory: &Path) -> io::Result<usize> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+            std::fs::remove_file(entry.path())?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// What the name of a file begins with that is written before it gets its own.
+const UNFINISHED: &str = ".new-";
 
 /// Makes durable what was last created, renamed or removed in `path`'s directory.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {

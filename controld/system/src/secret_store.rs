@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use seam::{BoxFuture, Privacy, SecretStore};
 
-use crate::disk::{create_directory, sync_parent, write_beside};
+use crate::disk::{create_directory, remove_unfinished, sync_parent, write_beside};
 use crate::failure::cannot;
 use crate::off_thread::off_thread;
 
@@ -40,6 +40,13 @@ impl SecretStore for RealSecretStore {
         Box::pin(off_thread(move || {
             let path = path?;
             store(&directory, &path, &secret).map_err(|error| cannot("store secret", path.display(), error))
+        }))
+    }
+
+    fn remove_unfinished(&self) -> BoxFuture<'_, io::Result<usize>> {
+        let directory = self.directory.clone();
+        Box::pin(off_thread(move || {
+            remove_unfinished(&directory).map_err(|error| cannot("clean up", directory.display(), error))
         }))
     }
 
@@ -159,6 +166,17 @@ mod tests {
 
     fn set_mode(path: &Path, mode: u32) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_process_left_half_stored_is_removed_and_nothing_else() {
+        let (_home, store, path) = stored().await;
+        let half = path.with_file_name(".new-0123456789abcdef");
+        std::fs::hard_link(&path, &half).unwrap();
+        assert_eq!(store.remove_unfinished().await.unwrap(), 1);
+        assert!(!half.exists());
+        assert_eq!(store.load("server-1").await.unwrap(), b"hidden");
+        assert_eq!(RealSecretStore::at(path.join("missing")).remove_unfinished().await.unwrap_or(0), 0);
     }
 
     #[tokio::test]

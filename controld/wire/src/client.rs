@@ -52,6 +52,8 @@ pub enum CallFailed {
         operation: &'static str,
         /// What was wrong with its proof.
         why: String,
+        /// Whether it gave a proof, which was made without our credential; else what it said could not be read.
+        given: bool,
     },
     /// Something answered, but not as a control server does.
     #[error("{operation} got an answer that is not a control server's ({status})")]
@@ -79,9 +81,14 @@ impl CallFailed {
     }
 
     /// Whether whoever answers does not hold our credential: the server's place is taken, or another backend has
-    /// adopted it.
-    pub fn is_unproven(&self) -> bool {
-        matches!(self, Self::Unproven { .. })
+    /// adopted it. An answer that cannot be read says neither.
+    pub fn is_disproved(&self) -> bool {
+        matches!(self, Self::Unproven { given: true, .. })
+    }
+
+    /// Whether the same call may meet an answer if it is made again: none came, or none that can be read.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Exchange { .. } | Self::Unproven { given: false, .. })
     }
 
     /// Whether nothing at all answered (ruling 7).
@@ -144,17 +151,20 @@ impl Possession {
         let body = serde_json::to_vec(&challenge.request()).expect("wire values always serialize");
         let asked = connection.ask(Method::POST, PROVE, Some(body), None).await;
         let (status, bytes) = asked.map_err(|cause| CallFailed::Exchange { operation, cause })?;
-        let unproven = |why: String| CallFailed::Unproven { operation, why };
+        let unproven = |why: String, given| CallFailed::Unproven { operation, why, given };
         if !status.is_success() {
             return Err(match refused(operation, status, &bytes) {
-                CallFailed::Unreadable { status, .. } => unproven(format!("it answered {status}")),
+                CallFailed::Unreadable { status, .. } => unproven(format!("it answered {status}"), false),
                 refused => refused,
             });
         }
-        let answer: ProofAnswer =
-            serde_json::from_slice(&bytes).map_err(|_| unproven("its answer is no proof".to_owned()))?;
+        let answer: ProofAnswer = serde_json::from_slice(&bytes)
+            .map_err(|_| unproven("its answer is no proof".to_owned(), false))?;
         let binding = Binding::new(&self.home, &self.server, endpoint.address);
-        challenge.verify(&answer, &self.key, binding).map(drop).map_err(|failed| unproven(failed.to_string()))
+        challenge
+            .verify(&answer, &self.key, binding)
+            .map(drop)
+            .map_err(|failed| unproven(failed.to_string(), true))
     }
 }
 

@@ -138,6 +138,11 @@ impl ProofAnswer {
         assert!(macs.len() <= ANSWER_MACS, "at most two credentials are acceptable at any moment (O-002.8)");
         Self { macs: Macs(macs) }
     }
+
+    /// How many credentials it demonstrates.
+    pub fn macs(&self) -> usize {
+        self.macs.0.len()
+    }
 }
 
 impl Proven {

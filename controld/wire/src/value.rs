@@ -153,7 +153,33 @@ pub struct CreateInstance {
     /// The agent's mode to select after `session/new`, if the profile names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// The provider's conversation to go on with, if the agent can load one; else a new one is begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ProviderSessionId>,
 }
+
+/// What a control server writes down of an agent before it runs, for whoever finds that server dead (ruling 15). One
+/// file per instance, `run/agents/<instance>.json` below the home; gone when nothing of the agent is left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentEntry {
+    /// The launch that supervises it.
+    pub server: ServerIdentity,
+    /// Its instance.
+    pub instance: InstanceId,
+    /// The session that it works for.
+    pub session: SessionId,
+    /// What `KANDEV_INSTANCE_MARK` holds in every process of it, from the first moment on.
+    pub mark: String,
+    /// Its own process, which leads a group of the same number; none for the moment in which it is being started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessRef>,
+}
+
+/// The directory of the [`AgentEntry`] files, below the home.
+pub const AGENT_ENTRIES: &str = "run/agents";
+
+/// The variable that marks every process of an instance.
+pub const INSTANCE_MARK: &str = "KANDEV_INSTANCE_MARK";
 
 /// Where an instance stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -338,6 +364,8 @@ pub struct Event {
 pub mod kind {
     /// A `session/update` of the agent as the protocol has it; the payload is the update object.
     pub const UPDATE: &str = "update";
+    /// The same, said again by an agent that loads an earlier conversation: it stands in the transcript already.
+    pub const REPLAY: &str = "replay";
     /// The agent asks for a permission; the payload is [`super::PermissionAsked`].
     pub const PERMISSION_ASKED: &str = "permission_asked";
     /// A permission request was answered, cancelled or ended; the payload is [`super::PermissionEnded`].

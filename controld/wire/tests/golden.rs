@@ -43,6 +43,17 @@ fn creating_an_instance() {
 }
 
 #[test]
+fn resuming_and_what_is_left_of_an_agent() {
+    same::<CreateInstance>(
+        r#"{"instance":"i-1","session":"s-1","command":"agent","args":[],"env":{},"directory":"/w","source_roots":[],"resume":"conv"}"#,
+    );
+    same::<AgentEntry>(
+        r#"{"server":"a1b2","instance":"i-1","session":"s-1","mark":"a1b2/i-1","process":{"pid":7,"start_time":99,"boot_id":"b"}}"#,
+    );
+    same::<AgentEntry>(r#"{"server":"a1b2","instance":"i-1","session":"s-1","mark":"a1b2/i-1"}"#);
+}
+
+#[test]
 fn instances() {
     same::<InstanceList>(
         r#"{"instances":[{"instance":"i-1","session":"s-1","state":"ready","agent":{"pid":7,"start_time":99,"boot_id":"b"},"provider_session":"conv","source_roots":["/w"],"last_seq":5,"acknowledged":2,"retained":{"events":3,"bytes":120},"paused_since_ms":1700000000000,"attached":true,"turn":{"open":{"turn":4,"key":"k-4"},"kept":[{"turn":3,"key":"k-3","end":{"completed":{"stop_reason":"end_turn"}},"at_ms":1700000000001}]},"permissions":["p1"],"failure":"gone"}]}"#,

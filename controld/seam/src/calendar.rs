@@ -1,21 +1,23 @@
 //! Wall time as people and HTTP write it.
 
-use seam::Wall;
+use crate::Wall;
 
-/// As in `2026-03-01T09:05:00.123Z`.
-pub(crate) fn rfc3339(at: Wall) -> String {
-    let Civil { year, month, day, hour, minute, second, .. } = civil(at);
-    let millis = at.unix_millis % 1000;
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
+impl Wall {
+    /// As in `2026-03-01T09:05:00.123Z`.
+    pub fn rfc3339(self) -> String {
+        let Civil { year, month, day, hour, minute, second, .. } = civil(self);
+        let millis = self.unix_millis % 1000;
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    }
 
-/// As in `Sun, 01 Mar 2026 09:05:00 GMT`, for the `Date` header.
-pub(crate) fn http_date(at: Wall) -> String {
-    let Civil { year, month, day, weekday, hour, minute, second } = civil(at);
-    let weekday = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"][weekday];
-    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let month = months[month - 1];
-    format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+    /// As in `Sun, 01 Mar 2026 09:05:00 GMT` (RFC 9110), for the `Date` header.
+    pub fn http_date(self) -> String {
+        let Civil { year, month, day, weekday, hour, minute, second } = civil(self);
+        let weekday = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"][weekday];
+        let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let month = months[month - 1];
+        format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+    }
 }
 
 struct Civil {
@@ -64,8 +66,8 @@ mod tests {
             (4_107_542_399_999, "2100-02-28T23:59:59.999Z", "Sun, 28 Feb 2100 23:59:59 GMT"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z", "Mon, 01 Mar 2100 00:00:00 GMT"),
         ] {
-            assert_eq!(rfc, rfc3339(Wall { unix_millis }));
-            assert_eq!(http, http_date(Wall { unix_millis }));
+            assert_eq!(rfc, Wall { unix_millis }.rfc3339());
+            assert_eq!(http, Wall { unix_millis }.http_date());
         }
     }
 }
