@@ -97,6 +97,12 @@ pub struct ProcessView {
     pub args: Vec<String>,
     /// The environment it was started with.
     pub env: BTreeMap<String, String>,
+    /// How many effects it has had.
+    pub effects: u64,
+    /// How many of them wrote to the disk.
+    pub writes: u64,
+    /// How many connections it has begun.
+    pub connects: u64,
 }
 
 impl<'a> WorldView<'a> {

@@ -35,6 +35,19 @@ pub enum Fault {
         /// Whether the effect still happens.
         side: Side,
     },
+    /// SIGKILL to every living process of another program, right before or right after an effect of a process.
+    KillOther {
+        /// The program that has the effect.
+        process: String,
+        /// Which of its lives.
+        life: u32,
+        /// The effect's ordinal in that life, from 1.
+        effect: u64,
+        /// Whether the effect happens before.
+        side: Side,
+        /// The program that is killed.
+        victim: String,
+    },
     /// SIGKILL to every living process of the program at a simulated time.
     KillAt {
         /// The program's name.
@@ -148,6 +161,7 @@ impl Fault {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kill { .. } => "kill",
+            Self::KillOther { .. } => "kill_other",
             Self::KillAt { .. } => "kill_at",
             Self::StorageFull { .. } => "storage_full",
             Self::WriteFails { .. } => "write_fails",

@@ -240,6 +240,9 @@ impl State {
             parent: process.parent_label.clone(),
             args: process.args.clone(),
             env: process.env.clone(),
+            effects: process.effects,
+            writes: process.writes,
+            connects: process.connects,
         };
         self.processes.iter().filter(|(key, _)| **key != DIRECTOR).map(|(_, process)| seen(process)).collect()
     }

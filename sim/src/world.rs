@@ -425,6 +425,7 @@ impl State {
     }
 
     fn killed_here(&mut self, key: Key, ordinal: u64, at: Side) -> bool {
+        self.kill_others_here(key, ordinal, at);
         let Some(victim) = self.processes.get(&key).filter(|victim| victim.runs()) else { return false };
         let hit = self.faults().find_map(|(index, fault)| match fault {
             Fault::Kill { process, life, effect, side }
@@ -447,6 +448,39 @@ impl State {
         true
     }
 
+    fn kill_others_here(&mut self, key: Key, ordinal: u64, at: Side) {
+        let Some(acting) = self.processes.get(&key).filter(|acting| acting.runs()) else { return };
+        let hits: Vec<(usize, String)> = self
+            .faults()
+            .filter_map(|(index, fault)| match fault {
+                Fault::KillOther { process, life, effect, side, victim }
+                    if *process == acting.name
+                        && *life == acting.life
+                        && *effect == ordinal
+                        && *side == at =>
+                {
+                    Some((index, victim.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        for (index, program) in hits {
+            self.kill_all(index, &program);
+        }
+    }
+
+    /// Applies a fault that kills every living process of a program.
+    fn kill_all(&mut self, index: usize, program: &str) {
+        let running = self.processes.iter().filter(|(_, candidate)| candidate.runs());
+        let victims: Vec<Key> =
+            running.filter(|(_, candidate)| candidate.name == *program).map(|(key, _)| *key).collect();
+        self.fault_fired(index, !victims.is_empty(), true);
+        for key in victims {
+            self.say(key, Kind::Fault, "killed", Fields::new());
+            self.end_process(key, ExitStatus::Signal(SIGKILL));
+        }
+    }
+
     fn next_timed_fault(&self) -> Option<(u64, usize)> {
         self.faults()
             .filter_map(|(index, fault)| match fault {
@@ -457,18 +491,8 @@ impl State {
     }
 
     fn apply_timed_fault(&mut self, index: usize) {
-        let Fault::KillAt { process, .. } = &self.plan.faults[index] else { return };
-        let victims: Vec<Key> = self
-            .processes
-            .iter()
-            .filter(|(_, candidate)| candidate.runs() && candidate.name == *process)
-            .map(|(key, _)| *key)
-            .collect();
-        self.fault_fired(index, !victims.is_empty(), true);
-        for key in victims {
-            self.say(key, Kind::Fault, "killed", Fields::new());
-            self.end_process(key, ExitStatus::Signal(SIGKILL));
-        }
+        let Fault::KillAt { process, .. } = self.plan.faults[index].clone() else { return };
+        self.kill_all(index, &process);
     }
 }
 

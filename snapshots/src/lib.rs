@@ -120,6 +120,120 @@ pub const SHOWN: &[Criterion] = &[
         sentence: "Records of instances stopped by an unowned shutdown are repaired by the next backend; the worktree \
                    is kept.",
     },
+    Criterion {
+        id: "O-001.1",
+        sentence: "Starting a server durably writes one installation-scoped record: endpoint, identity, a reference to the credential, capability set, log location; also when no session is live, and when the port is another one.",
+    },
+    Criterion {
+        id: "O-001.2",
+        sentence: "Before anything but identity and capabilities: the recorded identity matches and authentication with the stored credential succeeds.",
+    },
+    Criterion {
+        id: "O-001.3",
+        sentence: "Order of judgement: identity, authentication, capabilities; the first that fails is the reason.",
+    },
+    Criterion {
+        id: "O-001.5",
+        sentence: "No identity or no capability set advertised: refused and sent nothing more, and an own server is started on another port.",
+    },
+    Criterion {
+        id: "O-001.7",
+        sentence: "Whether a port is taken is decided by a bounded connect to 127.0.0.1 and ::1, then a bind.",
+    },
+    Criterion {
+        id: "O-001.8",
+        sentence: "No record, nothing answers, or it is already shutting down: a fresh start that reports nothing recovered, and nothing further is sent.",
+    },
+    Criterion {
+        id: "O-001.9",
+        sentence: "Credential unavailable: refused, left running and untouched, an own server on another port, the stored secret kept, the record rewritten; the survivor goes by its own unowned shutdown.",
+    },
+    Criterion {
+        id: "O-001.11",
+        sentence: "The unauthenticated identity answer discloses only the launch's identity, the capability set and the unowned period.",
+    },
+    Criterion {
+        id: "O-001.12",
+        sentence: "Listeners bind only the host that the backend dials; probes are address-specific, never a wildcard listener.",
+    },
+    Criterion {
+        id: "O-004.1",
+        sentence: "Compatible means that the required set is a subset of the advertised one.",
+    },
+    Criterion { id: "O-004.2", sentence: "The set is judged after the proof and before rotating." },
+    Criterion {
+        id: "O-004.3",
+        sentence: "Incompatible: the server and its instances are stopped through the ownership shutdown, their records repaired once that has succeeded, then an own server is started.",
+    },
+    Criterion {
+        id: "O-004.4",
+        sentence: "Those sessions reach the same state and stay as resumable as after a restart with the capability off.",
+    },
+    Criterion {
+        id: "O-004.5",
+        sentence: "The capability set observed is recorded on start and on adoption.",
+    },
+    Criterion {
+        id: "O-004.6",
+        sentence: "Identity retrieval and ownership shutdown are below negotiation: never members of the set, always available.",
+    },
+    Criterion {
+        id: "O-004.7",
+        sentence: "A stop under O-004.3 fails: no record of that server is repaired, nothing is recovered, an own server is started on another port, no further stop is issued, the survivor's secret is kept.",
+    },
+    Criterion {
+        id: "O-002.3",
+        sentence: "An operation refused for a superseded credential: its executions are dropped, nothing is retried, no credential is fetched without adopting again.",
+    },
+    Criterion {
+        id: "O-002.5",
+        sentence: "Replacement failed: the adoption is incomplete, and no further operation is issued until it is tried again.",
+    },
+    Criterion {
+        id: "O-002.6",
+        sentence: "Rotation ids strictly increase. An older or repeated id is accepted without effect, one never issued is rejected.",
+    },
+    Criterion {
+        id: "O-002.7",
+        sentence: "Until the adopter confirms, after both durable writes, any interruption leaves a credential that both sides hold.",
+    },
+    Criterion { id: "O-002.8", sentence: "At most two credentials are acceptable at any moment." },
+    Criterion {
+        id: "O-002.9",
+        sentence: "One ownership-shutdown operation stops every instance with its subprocesses and exits; no adoption is needed.",
+    },
+    Criterion {
+        id: "O-002.10",
+        sentence: "Idempotent under retry: the superseded credential of an unconfirmed rotation gets the same id and replacement again.",
+    },
+    Criterion {
+        id: "O-003.2",
+        sentence: "The renewal interval is strictly below a third of the period that the server in use reports.",
+    },
+    Criterion {
+        id: "O-003.3",
+        sentence: "Expiry is judged by age on the server's own monotonic clock, never by the last attempt's outcome.",
+    },
+    Criterion {
+        id: "O-003.4",
+        sentence: "Ten minutes by default. While idle reaping is on, the period is shorter than the idle timeout, else it becomes half of it, which is recorded.",
+    },
+    Criterion {
+        id: "O-003.6",
+        sentence: "Idle timeout 0 turns reaping off: there is no ordering to keep, and the period is unchanged.",
+    },
+    Criterion {
+        id: "O-003.7",
+        sentence: "A floor of one minute, recorded, which wins over the ordering, recorded too.",
+    },
+    Criterion {
+        id: "O-003.8",
+        sentence: "Exactly three things set the renewal instant: claim, handshake, rotation; no instance operation, stream or enumeration does.",
+    },
+    Criterion {
+        id: "O-003.9",
+        sentence: "The decision to shut down is taken once and irreversible; from then on there is a distinct shutting-down answer.",
+    },
 ];
 
 /// Per family, a bug to plant in a scratch copy to see its snapshots change.
@@ -142,6 +256,10 @@ pub const FAMILIES: &[Family] = &[
     Family {
         prefix: "O-001",
         planted_bug: "send the stored credential with the challenge: O-001.10 then prints a request that carried one",
+    },
+    Family {
+        prefix: "O-004",
+        planted_bug: "judge the capabilities before the proof: O-004.2 then prints no proof before them",
     },
     Family {
         prefix: "O-003",

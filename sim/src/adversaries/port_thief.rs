@@ -30,17 +30,29 @@ pub(crate) enum Answer {
     Silence,
     /// It does not get that far: it says that it is somebody else.
     AnotherIdentity,
+    /// It does not say who it is.
+    NoIdentity,
+    /// It advertises nothing.
+    NoCapabilities,
 }
 
 impl Answer {
     /// All of them, for the seed to draw from.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Replayed, Self::Empty, Self::Invented, Self::Garbage, Self::Silence, Self::AnotherIdentity];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Replayed,
+        Self::Empty,
+        Self::Invented,
+        Self::Garbage,
+        Self::Silence,
+        Self::AnotherIdentity,
+        Self::NoIdentity,
+        Self::NoCapabilities,
+    ];
 
     /// The one reason for which a backend refuses it (O-001.6).
     pub(crate) const fn reason(self) -> &'static str {
         match self {
-            Self::AnotherIdentity => "identity_mismatch",
+            Self::AnotherIdentity | Self::NoIdentity | Self::NoCapabilities => "identity_mismatch",
             _ => "authentication_failure",
         }
     }
@@ -81,7 +93,10 @@ async fn interview(seams: &Seams, address: SocketAddr) -> Option<Seen> {
     let stranger = client(seams, address, None);
     let identity = stranger.identity().await.ok()?;
     let proof = stranger.prove(&Challenge::fresh(&*seams.entropy)).await.ok()?;
-    Some(Seen { identity: serde_json::to_value(identity).ok()?, proof: serde_json::to_value(proof).ok()? })
+    let identity = serde_json::to_value(identity).ok()?;
+    let told: Vec<&str> = identity.as_object()?.keys().map(String::as_str).collect();
+    info!(told = told.join(", "), "thief was told");
+    Some(Seen { identity, proof: serde_json::to_value(proof).ok()? })
 }
 
 async fn serve(mut stream: Stream, seen: Arc<Seen>, answer: Answer) {
@@ -96,6 +111,12 @@ async fn serve(mut stream: Stream, seen: Arc<Seen>, answer: Answer) {
         ("/identity", Answer::AnotherIdentity) => {
             let mut identity = seen.identity.clone();
             identity["server"] = json!("somebody-else");
+            identity.to_string()
+        }
+        ("/identity", Answer::NoIdentity) => json!({ "hello": "world" }).to_string(),
+        ("/identity", Answer::NoCapabilities) => {
+            let mut identity = seen.identity.clone();
+            identity["capabilities"] = json!([]);
             identity.to_string()
         }
         ("/identity", _) => seen.identity.to_string(),

@@ -9,9 +9,9 @@ use std::time::Duration;
 use seam::Seams;
 use secrecy::SecretString;
 use tracing::info;
-use wire::Seq;
 use wire::client::CallFailed;
 use wire::proof::Challenge;
+use wire::{RotationId, Seq};
 
 use super::client;
 
@@ -41,6 +41,12 @@ async fn adopt(seams: &Seams, address: SocketAddr, stored: SecretString) -> Resu
     let (rotation, credential) = client(seams, address, Some(stored)).rotate().await?;
     let driver = client(seams, address, Some(credential.to_text()));
     driver.confirm(rotation).await?;
+    // What was confirmed, what came before it and what never was.
+    driver.confirm(rotation).await?;
+    driver.confirm(RotationId::HANDSHAKE).await?;
+    let unknown =
+        driver.confirm(RotationId(rotation.0 + 1)).await.is_err_and(|failed| failed.refusal().is_some());
+    info!(unknown, "second adopter was refused an unknown rotation");
     let listed = driver.instances().await?.instances;
     info!(%rotation, instances = listed.len(), "second adopter drives");
     let mut streams = Vec::new();

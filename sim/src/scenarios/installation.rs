@@ -20,9 +20,14 @@ impl<'a> Installation<'a> {
 
     /// The same, with more in its configuration.
     pub(super) fn lay_out_with(director: &'a Director, more: &str) -> Self {
-        director.install(format!("{HOME}/config.toml"), format!("{CONFIG}\n{more}"));
+        director.install(format!("{HOME}/config.toml"), format!("{SURVIVAL_ON}{PROFILES}\n{more}"));
         director.install(format!("{WORKSPACE}/README.md"), "a project\n");
         Self { director }
+    }
+
+    /// Writes its configuration anew, for the next start.
+    pub(super) fn configure(&self, more: &str) {
+        self.director.install(format!("{HOME}/config.toml"), format!("{PROFILES}\n{more}"));
     }
 
     /// Starts the backend whenever none runs, as a service manager does, for ever.
@@ -88,13 +93,21 @@ pub(super) const CONTROL_ADDRESS: &str = "127.0.0.1:39429";
 /// The folder that the sessions work in.
 pub(super) const WORKSPACE: &str = "/home/user/project";
 
-const CONFIG: &str = "\
-[features]
-agentSurvival = true
-
+/// An agent that does as it is told, and one that does not hear SIGTERM.
+const PROFILES: &str = "\
 [profiles.scripted]
 command = \"scripted-agent\"
+
+[profiles.deaf]
+command = \"scripted-agent\"
+env = { SCRIPTED_AGENT = '{\"ignore_term\":true}' }
 ";
+
+/// The capability on.
+pub(super) const SURVIVAL_ON: &str = "[features]\nagentSurvival = true\n\n";
+
+/// The capability off.
+pub(super) const SURVIVAL_OFF: &str = "[features]\nagentSurvival = false\n\n";
 
 /// What a service manager waits before it starts its service again.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);

@@ -1,11 +1,15 @@
 //! The stories that every seed tells anew.
 
 mod backend_killed;
+mod crash_point;
 mod graceful_shutdown;
 mod installation;
+mod newer_build;
 mod other_instance;
+mod periods;
 mod port_thief;
 mod second_backend;
+mod secret_lost;
 mod story;
 mod superseded;
 mod two_kills;
@@ -17,11 +21,15 @@ use std::sync::Arc;
 use crate::scenario::Scenario;
 
 pub use backend_killed::BackendKilledInMidTurn;
+pub use crash_point::{CrashPoint, Phase};
 pub use graceful_shutdown::GracefulShutdown;
 pub use installation::Installation;
+pub use newer_build::{NewerBuild, with_lost_shutdown};
 pub use other_instance::OtherInstance;
+pub use periods::{PERIOD_CASES, Periods};
 pub use port_thief::PortThief;
 pub use second_backend::SecondBackend;
+pub use secret_lost::SecretLost;
 pub use superseded::Superseded;
 pub use two_kills::TwoKillsInARow;
 pub use unowned::Unowned;
@@ -37,5 +45,9 @@ pub fn all() -> Vec<Arc<dyn Scenario>> {
         Arc::new(PortThief),
         Arc::new(Superseded),
         Arc::new(Unowned),
+        Arc::new(CrashPoint),
+        Arc::new(SecretLost),
+        Arc::new(NewerBuild),
+        Arc::new(Periods),
     ]
 }

@@ -78,6 +78,7 @@ async fn replace(director: &Director, session: &SessionId) -> Result<(), String>
         directory: WORKSPACE.to_owned(),
         source_roots: vec![WORKSPACE.to_owned()],
         mode: None,
+        resume: None,
     };
     client.create_instance(&request).await.map_err(|error| error.to_string())?;
     loop {

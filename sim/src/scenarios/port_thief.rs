@@ -80,7 +80,7 @@ async fn go_on(director: &Director, user: &User<'_>, answer: Answer) -> Result<(
         .await?;
     director.require(refused.field("reason") == answer.reason(), answer.reason(), refused.field("reason"))?;
     director.reached(match answer {
-        Answer::AnotherIdentity => "identity mismatch",
+        Answer::AnotherIdentity | Answer::NoIdentity | Answer::NoCapabilities => "identity mismatch",
         _ => "authentication failure",
     });
     // The installation works, on another port.

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use backend_recovery::api::{
-    CreateSession, PromptInput, RefusalCode, SessionState, SessionView, TurnState, WorkspaceRequest,
+    CreateSession, PromptInput, RefusalCode, ResumeInput, SessionState, SessionView, TurnState,
+    WorkspaceRequest,
 };
 use backend_recovery::{Home, UserCallFailed, UserClient};
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ impl<'a> User<'a> {
     /// it may have made a session or not; the user asks for another one.
     pub(super) async fn open_session(&self) -> Result<Opened, Violation> {
         let request = CreateSession {
-            profile: "scripted".to_owned(),
+            profile: if self.director.knob("deaf") == 1 { "deaf" } else { "scripted" }.to_owned(),
             workspace: WorkspaceRequest::Folder { path: WORKSPACE.to_owned() },
             title: Some(format!("user {}", self.number)),
         };
@@ -91,6 +92,62 @@ impl<'a> User<'a> {
             }
         }
         Err(Violation::new("converges", "S-001.2", "a prompt is delivered in the end", "it never was"))
+    }
+
+    /// Prompts and does not wait for the outcome; gives the turn's key.
+    pub(super) async fn begin_turn(
+        &self,
+        session: &SessionId,
+        steps: &Value,
+    ) -> Result<PromptKey, Violation> {
+        let key = PromptKey::new(format!("{session}-{}-begun", self.number));
+        let input = PromptInput { text: json!({ "steps": steps }).to_string(), key: Some(key.clone()) };
+        self.ask("the prompt is taken", async |client| match client.prompt(session, &input).await {
+            Ok(_) => Asked::Got(()),
+            Err(failed) => again_if_retryable(failed),
+        })
+        .await?;
+        Ok(key)
+    }
+
+    /// Asks for a new agent until the session has one that takes prompts, as a user does whom the backend tells to try
+    /// again; what is left of a launch that a dying backend took with it is resumed once more.
+    pub(super) async fn resume(&self, session: &SessionId) -> Result<Opened, Violation> {
+        for _ in 0..ATTEMPTS {
+            self.ask("the session is resumed", async |client| {
+                match client.resume(session, &ResumeInput::default()).await {
+                    Ok(_) => Asked::Got(()),
+                    Err(failed) => again_if_retryable(failed),
+                }
+            })
+            .await?;
+            let settled =
+                |view: &SessionView| !matches!(view.state, SessionState::Created | SessionState::Starting);
+            let view = self.session_when(session, "the launch ends", settled).await?;
+            let agent = view.agent.as_ref().map(|agent| agent.pid);
+            if let (SessionState::WaitingForInput, Some(agent)) = (view.state, agent) {
+                return Ok(Opened { session: session.clone(), agent });
+            }
+            self.director.reached("launch interrupted");
+        }
+        let seen = format!("{ATTEMPTS} launches failed");
+        Err(Violation::new("converges", "S-002.7", "a session resumes in the end", seen))
+    }
+
+    /// Asks once for a new agent; gives the reason for which it is refused, or nothing if it is not.
+    pub(super) async fn refused_to_resume(&self, session: &SessionId) -> Result<String, Violation> {
+        self.ask("the request is answered", async |client| {
+            match client.resume(session, &ResumeInput::default()).await {
+                Ok(_) => Asked::Got(String::new()),
+                Err(failed) => match failed.refused() {
+                    Some(refused) if refused.code != RefusalCode::Unauthorized => {
+                        Asked::Got(refused.code.to_string())
+                    }
+                    _ => Asked::Again(failed.to_string()),
+                },
+            }
+        })
+        .await
     }
 
     /// Puts what an operator sees of the control server into the trace.
@@ -267,8 +324,9 @@ fn say_many(count: u64, bytes: u64, every_ms: u64) -> Value {
 /// How often a user starts over what a dying backend took with it.
 const ATTEMPTS: u64 = 6;
 
-/// How long a user waits for one thing: more than a whole recovery bound.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a user waits for one thing: more than a whole recovery bound, and than the shortest unowned period with
+/// what its stops take.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// How often a user looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
-    CancelNotification, ContentBlock, InitializeRequest, InitializeResponse, NewSessionRequest,
-    NewSessionResponse, PromptRequest, PromptResponse, SessionId, SetSessionModeRequest,
+    AgentCapabilities, CancelNotification, ContentBlock, ContentChunk, InitializeRequest, InitializeResponse,
+    LoadSessionRequest, LoadSessionResponse, NewSessionRequest, NewSessionResponse, PromptRequest,
+    PromptResponse, SessionId, SessionNotification, SessionUpdate, SetSessionModeRequest,
     SetSessionModeResponse,
 };
 use agent_client_protocol::{Channel, Client, Error, Responder, TransportFrame, V1};
@@ -126,6 +127,11 @@ impl Agent {
         SessionId::new(id)
     }
 
+    fn load_conversation(&self, id: &SessionId, directory: PathBuf) {
+        let conversation = Conversation { directory, cancelled: CancellationToken::new() };
+        self.state.lock().expect(UNPOISONED).conversations.insert(id.0.to_string(), conversation);
+    }
+
     fn open_turn(
         self: &Arc<Self>,
         conversation: SessionId,
@@ -200,7 +206,7 @@ async fn hear(stdin: ChildOutput, mut to_crate: impl Sink<TransportFrame> + Unpi
 }
 
 async fn speak(agent: &Arc<Agent>, channel: Channel) -> Result<(), Error> {
-    let [initializing, opening, prompted, cancelled] = std::array::from_fn(|_| Arc::clone(agent));
+    let [initializing, opening, loading, prompted, cancelled] = std::array::from_fn(|_| Arc::clone(agent));
     agent_client_protocol::Agent
         .v1()
         .on_receive_request(
@@ -209,7 +215,9 @@ async fn speak(agent: &Arc<Agent>, channel: Channel) -> Result<(), Error> {
                     initializing.leave_unanswered(responder);
                     return Ok(());
                 }
-                responder.respond(InitializeResponse::new(request.protocol_version))
+                let capabilities = AgentCapabilities::new().load_session(true);
+                let answer = InitializeResponse::new(request.protocol_version);
+                responder.respond(answer.agent_capabilities(capabilities))
             },
             on_receive_request!(),
         )
@@ -220,6 +228,23 @@ async fn speak(agent: &Arc<Agent>, channel: Channel) -> Result<(), Error> {
                     return Ok(());
                 }
                 responder.respond(NewSessionResponse::new(opening.open_conversation(request.cwd)))
+            },
+            on_receive_request!(),
+        )
+        .on_receive_request(
+            async move |request: LoadSessionRequest, responder, connection: ConnectionTo<Client>| {
+                loading.load_conversation(&request.session_id, request.cwd);
+                info!(session = %loading.session, conversation = %request.session_id, "agent loads its conversation");
+                // What was said before is said once more, as the protocol has it.
+                let words = ContentBlock::from("said before".to_owned());
+                let update = SessionUpdate::AgentMessageChunk(ContentChunk::new(words));
+                let update = SessionNotification::new(request.session_id, update);
+                let (agent, speaker) = (Arc::clone(&loading), connection.clone());
+                connection.spawn(async move {
+                    // An output that takes nothing more ends the agent soon enough.
+                    let _ = agent.output.update(&speaker, update).await;
+                    responder.respond(LoadSessionResponse::new())
+                })
             },
             on_receive_request!(),
         )

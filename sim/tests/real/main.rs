@@ -13,6 +13,7 @@ mod ends;
 mod full;
 mod home;
 mod kills;
+mod leftovers;
 mod lock;
 mod log;
 mod nested;

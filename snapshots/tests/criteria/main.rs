@@ -1,0 +1,7 @@
+//! One test per criterion: a run, and what its trace shows.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod shown;
+mod survival;
+mod tenure;
