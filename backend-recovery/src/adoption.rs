@@ -205,6 +205,8 @@ pub(crate) enum Answering {
     Superseded,
     /// Somebody else: the server in use is gone, and its place is taken.
     Stranger,
+    /// Somebody whose answers cannot be read: the server in use, for all that is known.
+    Unreadable { why: String },
 }
 
 /// Makes sure of the server in use before it is sent the credential over a new connection: a server can die and its
@@ -217,9 +219,13 @@ pub(crate) async fn who_answers(backend: &Backend, server: &ServerInUse) -> Answ
         Err(Unproven::Silent(why)) => Answering::Nobody { why },
         Err(Unproven::Failed(why)) => {
             // Told apart, because the agents of a server that answers are not ours to end.
-            let same = stranger.identity().await.is_ok_and(|answer| answer.server == server.identity);
+            let (same, answering) = match stranger.identity().await {
+                Ok(answer) if answer.server == server.identity => ("yes", Answering::Superseded),
+                Ok(_) => ("no", Answering::Stranger),
+                Err(_) => ("unknown", Answering::Unreadable { why: why.clone() }),
+            };
             tracing::warn!(server = %server.identity, why, same, "control server in use did not prove itself");
-            if same { Answering::Superseded } else { Answering::Stranger }
+            answering
         }
     }
 }

@@ -9,6 +9,7 @@ use wire::RefusalCode;
 use crate::adoption::{Answering, who_answers};
 use crate::backend::{Backend, ServerInUse, chain};
 use crate::ports;
+use crate::tending::SHUTDOWN_LIMIT;
 
 /// How tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
     let interval = interval(server.period);
     let mut closed = std::pin::pin!(backend.closed());
     let mut healthy = true;
+    // Nothing since then can have renewed it.
+    let mut readable_at = backend.now();
     loop {
         let pause = if healthy { interval } else { interval.min(RETRY) };
         tokio::select! {
@@ -42,6 +45,9 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
             () = &mut closed => return TenureEnded::Closing,
             renewed = claim(backend, server) => renewed,
         };
+        if !matches!(renewed, Renewed::Unreadable(_)) {
+            readable_at = backend.now();
+        }
         match renewed {
             Renewed::Done if healthy => {}
             Renewed::Done => {
@@ -49,7 +55,11 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
                 info!(server = %server.identity, "ownership renewed again");
             }
             Renewed::Ended(ended) => return ended,
-            Renewed::Failed(error) => {
+            // Ours has ended by itself by now, and its agents with it (O-003.1): this is somebody else.
+            Renewed::Unreadable(_) if backend.now().since(readable_at) > server.period + SHUTDOWN_LIMIT => {
+                return TenureEnded::Gone;
+            }
+            Renewed::Failed(error) | Renewed::Unreadable(error) => {
                 if std::mem::replace(&mut healthy, false) {
                     warn!(server = %server.identity, error, "ownership renewal failed");
                 }
@@ -66,6 +76,8 @@ enum Renewed {
     Done,
     /// To be tried again.
     Failed(String),
+    /// To be tried again, as long as it may still be ours that answered.
+    Unreadable(String),
     Ended(TenureEnded),
 }
 
@@ -77,6 +89,7 @@ async fn claim(backend: &Backend, server: &ServerInUse) -> Renewed {
         Answering::Superseded => return Renewed::Ended(TenureEnded::Superseded),
         Answering::Stranger => return Renewed::Ended(TenureEnded::Gone),
         Answering::Nobody { why } => return Renewed::Failed(why),
+        Answering::Unreadable { why } => return Renewed::Unreadable(why),
     }
     match server.client.claim().await {
         Ok(_) => Renewed::Done,

@@ -198,5 +198,5 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Above the server's budget for stopping all its instances at once.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);

@@ -82,7 +82,7 @@ impl Follower<'_> {
                     Answering::Ours => self.attached(&server).await,
                     Answering::ShuttingDown => Detached::Broken("the server is shutting down".to_owned()),
                     Answering::Superseded => Detached::Superseded,
-                    Answering::Nobody { why } => Detached::Broken(why),
+                    Answering::Nobody { why } | Answering::Unreadable { why } => Detached::Broken(why),
                     Answering::Stranger => Detached::Broken("somebody else answers there".to_owned()),
                 },
                 false => self.attached(&server).await,
