@@ -266,7 +266,7 @@ fn chosen(name: Option<&str>) -> Result<Vec<Arc<dyn Scenario>>, String> {
     let Some(name) = name else { return Ok(all) };
     let names: Vec<&str> = all.iter().map(|scenario| scenario.name()).collect();
     let known = names.join(", ");
-    let found = all.into_iter().find(|scenario| scenario.name() == name);
+    let found = all.into_iter().chain(scenarios::withheld()).find(|scenario| scenario.name() == name);
     found
         .map(|scenario| vec![scenario])
         .ok_or_else(|| format!("no scenario is called {name}; there are: {known}"))

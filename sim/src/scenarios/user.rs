@@ -110,6 +110,13 @@ impl<'a> User<'a> {
         Ok(view.turn.expect("a session whose turn ended has a turn"))
     }
 
+    /// Asks for the end of a session, once; what becomes of that does not matter to this user.
+    pub(super) async fn stop(&self, session: &SessionId) {
+        if let Ok(client) = UserClient::of_home(&self.director.seams, &Home::new(self.place.home)).await {
+            let _whatever = client.stop(session).await;
+        }
+    }
+
     /// Puts what an operator sees of the control server into the trace.
     pub(super) async fn note_status(&self) -> Result<(), Violation> {
         let status = self.status_when("the status is read", |status| status.server.is_some()).await?;
