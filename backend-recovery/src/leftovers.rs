@@ -22,8 +22,9 @@ pub(crate) enum Leftover {
 }
 
 /// What an agent is found by.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Traces {
+    session: SessionId,
     /// Names and values of variables in its environment.
     marks: BTreeSet<(&'static str, String)>,
     /// Processes that led a group of their own when they were started.
@@ -32,13 +33,17 @@ struct Traces {
 
 impl Traces {
     fn of_session(session: &SessionId, agent: Option<&ProcessRef>, entries: &[AgentEntry]) -> Self {
-        let mut traces = Self::default();
+        let mut traces = Self::new(session);
         traces.marks.insert((SESSION_MARKER, session.to_string()));
         traces.leaders.extend(agent.map(identity));
         for entry in entries.iter().filter(|entry| entry.session == *session) {
             traces.add(entry);
         }
         traces
+    }
+
+    fn new(session: &SessionId) -> Self {
+        Self { session: session.clone(), marks: BTreeSet::new(), leaders: BTreeSet::new() }
     }
 
     fn add(&mut self, entry: &AgentEntry) {
@@ -63,21 +68,22 @@ impl Traces {
 
     /// TERM, grace, KILL.
     async fn end(&self, backend: &Backend) -> Leftover {
-        let (processes, clock) = (&backend.seams.processes, &backend.seams.clock);
+        let clock = &backend.seams.clock;
         for (signal, grace) in [(Signal::Terminate, GRACE), (Signal::Kill, AFTER_KILL)] {
             let running = match self.running(backend).await {
                 Ok(running) if running.is_empty() => return Leftover::Gone,
                 Ok(running) => running,
                 Err(error) => return unreadable(&error),
             };
-            info!(processes = named(&running), ?signal, "agent without a control server is ended");
+            let processes = named(&running);
+            info!(session = %self.session, processes, ?signal, "agent without a control server is ended");
             for process in running {
                 // A leader that runs vouches for its group: nobody else can have the number.
                 let target = match self.leaders.contains(&process) {
                     true => Target::Group(process.clone()),
                     false => Target::Process(process.clone()),
                 };
-                if let Err(error) = processes.signal(target, signal).await {
+                if let Err(error) = backend.seams.processes.signal(target, signal).await {
                     warn!(%process, %error, "agent without a control server could not be signalled");
                 }
             }
@@ -128,7 +134,7 @@ pub(crate) async fn end_entries_of(backend: &Backend, server: &ServerIdentity) {
         if entry.server != *server {
             continue;
         }
-        let mut traces = Traces::default();
+        let mut traces = Traces::new(&entry.session);
         traces.add(entry);
         match traces.end(backend).await {
             Leftover::Gone => forget(backend, entry).await,

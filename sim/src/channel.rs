@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::plan::Fault;
+use crate::plan::{Answering, Fault};
 use crate::trace::{Kind, fields};
 use crate::world::{Dead, Key, State, World, give_way};
 
@@ -46,6 +46,12 @@ pub(crate) struct Channel {
     write_waiter: Option<Waker>,
     /// Index of the fault that turns the first bytes of this direction into a reset.
     pub(crate) lost_reply: Option<usize>,
+    /// Whether this is what a server says to its clients.
+    answers: bool,
+    /// Nothing that is written here arrives any more.
+    silent: bool,
+    /// The trace has said that answers go wrong here.
+    odd_told: bool,
 }
 
 struct Segment {
@@ -83,7 +89,8 @@ impl Channels {
 impl Channel {
     fn space(&self, now: u64) -> usize {
         let unseen: usize = self.freed.iter().filter(|(at, _)| *at > now).map(|(_, freed)| freed).sum();
-        CAPACITY - self.buffered - unseen
+        // What arrives twice may take more than there is.
+        CAPACITY.saturating_sub(self.buffered + unseen)
     }
 
     fn reset_by(&self, now: u64) -> bool {
@@ -125,6 +132,9 @@ impl State {
                 read_waiter: None,
                 write_waiter: None,
                 lost_reply: None,
+                answers: false,
+                silent: false,
+                odd_told: false,
             },
         );
         id
@@ -141,6 +151,7 @@ impl State {
         let back = self.open_channel(class, server, client);
         self.channels.entry(there).opposite = Some(back);
         self.channels.entry(back).opposite = Some(there);
+        self.channels.entry(back).answers = true;
         (there, back)
     }
 
@@ -247,7 +258,10 @@ impl State {
             return Poll::Pending;
         }
         let most = if reader_gone { bytes.len() } else { bytes.len().min(space) };
-        let accepted = if most > 1 && self.rng.chance(1, 4) { 1 + below(&mut self.rng, most) } else { most };
+        // A whole message: two halves that each came twice would be garbage instead.
+        let whole = self.odd_answers(id).is_some_and(|(_, how)| how == Answering::Twice);
+        let split = !whole && most > 1 && self.rng.chance(1, 4);
+        let accepted = if split { 1 + below(&mut self.rng, most) } else { most };
         let call = if opposite.is_some() { "stream.write" } else { "pipe.write" };
         let done = self.effect(key, call, |state, told| {
             told.extend(fields([("to", state.far_end(id)), ("bytes", accepted.to_string())]));
@@ -281,13 +295,67 @@ impl State {
             return;
         }
         let slow = self.slowness(id);
-        let drawn = self.arrival() + slow;
+        let odd = self.odd_answers(id);
+        if let Some((fault, how)) = odd {
+            self.tell_odd_answer(id, fault, how);
+        }
+        match odd.map(|(_, how)| how) {
+            _ if self.channels.entry(id).silent => {}
+            None => self.put(id, bytes.to_vec(), slow),
+            Some(Answering::Never) => self.channels.entry(id).silent = true,
+            Some(Answering::Wrong) => {
+                let other_status = self.rng.chance(1, 2);
+                self.put(id, garbled(bytes, other_status), slow);
+            }
+            Some(Answering::Twice) => self.put(id, [bytes, bytes].concat(), slow),
+            Some(Answering::Late { by_ms }) => {
+                let late = self.tick_of_ms(by_ms);
+                self.put(id, bytes.to_vec(), slow + late);
+            }
+        }
+    }
+
+    /// Bytes that arrive as all others do, and that many ticks later.
+    fn put(&mut self, id: ChannelId, bytes: Vec<u8>, later: u64) {
+        let drawn = self.arrival() + later;
         let channel = self.channels.entry(id);
         let arrival = drawn.max(channel.last_arrival);
         channel.last_arrival = arrival;
         channel.buffered += bytes.len();
-        channel.segments.push_back(Segment { arrival, bytes: bytes.to_vec(), taken: 0 });
+        channel.segments.push_back(Segment { arrival, bytes, taken: 0 });
         self.wake_reader(id, arrival);
+    }
+
+    /// The fault that answers in this direction are subject to now.
+    fn odd_answers(&self, id: ChannelId) -> Option<(usize, Answering)> {
+        let channel = &self.channels.table[&id];
+        let now_ms = self.now_ms();
+        self.faults().find_map(|(index, fault)| match fault {
+            Fault::Answers { process, from_ms, to_ms, how }
+                if channel.answers && *process == channel.class && (*from_ms..*to_ms).contains(&now_ms) =>
+            {
+                Some((index, *how))
+            }
+            _ => None,
+        })
+    }
+
+    /// Counts every answer, and says so once for a connection.
+    fn tell_odd_answer(&mut self, id: ChannelId, fault: usize, how: Answering) {
+        let channel = self.channels.entry(id);
+        let heard = channel.reader.is_some();
+        let writer = channel.writer.unwrap_or_default();
+        let told = std::mem::replace(&mut channel.odd_told, true);
+        self.fault_fired(fault, heard, false);
+        if !told {
+            let text = match how {
+                Answering::Never => "answer never arrives",
+                Answering::Wrong => "answer garbled",
+                Answering::Twice => "answer arrives twice",
+                Answering::Late { .. } => "answer arrives late",
+            };
+            self.say(writer, Kind::Fault, text, fields([("to", self.far_end(id))]));
+        }
     }
 
     /// Extra ticks for bytes that leave now.
@@ -605,6 +673,19 @@ impl AsyncWrite for Null {
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
+}
+
+/// As long as it was and of no use: nothing is left from the first brace on. Where there is none, or if it is asked
+/// for, an HTTP answer has another status.
+fn garbled(bytes: &[u8], other_status: bool) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let brace = bytes.iter().position(|byte| *byte == b'{');
+    let kept = brace.unwrap_or(bytes.len());
+    bytes[kept..].fill(b'?');
+    if (other_status || brace.is_none()) && bytes.starts_with(b"HTTP/1.1 ") && bytes.len() >= 12 {
+        bytes[9..12].copy_from_slice(b"500");
+    }
+    bytes
 }
 
 fn below(rng: &mut crate::seed::Rng, bound: usize) -> usize {

@@ -51,7 +51,7 @@ mod vfs;
 mod world;
 
 pub use observer::{Observer, ProcessView, Violation, WorldView};
-pub use plan::{Fault, FaultCount, Plan, Side};
+pub use plan::{Answering, Fault, FaultCount, Plan, Side};
 pub use program::{Main, ProcessContext, Program};
 pub use runner::{Job, RunReport, run_many, run_one};
 pub use scenario::{Director, Output, Played, Scenario, Start, Started};

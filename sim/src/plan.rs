@@ -104,6 +104,35 @@ pub enum Fault {
         /// By how much.
         delay_ms: u64,
     },
+    /// Answers on connections to this listening program go wrong.
+    Answers {
+        /// The program's name.
+        process: String,
+        /// From this simulated millisecond on.
+        from_ms: u64,
+        /// Up to this one.
+        to_ms: u64,
+        /// What becomes of them.
+        how: Answering,
+    },
+}
+
+/// What becomes of a server's answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answering {
+    /// Nothing of them arrives. The connection stays open, and stays silent when the fault is over: a stream does
+    /// not lose some of its bytes.
+    Never,
+    /// What they say is garbled, and in half of the cases they have another status.
+    Wrong,
+    /// Each arrives twice, one right behind the other.
+    Twice,
+    /// They arrive that much later.
+    Late {
+        /// In milliseconds.
+        by_ms: u64,
+    },
 }
 
 /// Which side of an effect.
@@ -168,6 +197,18 @@ impl Fault {
             Self::ConnectRefused { .. } => "connect_refused",
             Self::LostReply { .. } => "lost_reply",
             Self::Slow { .. } => "slow",
+            Self::Answers { how, .. } => how.kind(),
+        }
+    }
+}
+
+impl Answering {
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Never => "answers_never",
+            Self::Wrong => "answers_wrong",
+            Self::Twice => "answers_twice",
+            Self::Late { .. } => "answers_late",
         }
     }
 }
@@ -182,6 +223,12 @@ mod tests {
         let plan = Plan::calm(&mut Streams::new(1).stream("faults"))
             .with(Fault::Kill { process: "backend".into(), life: 1, effect: 9, side: Side::After })
             .with(Fault::Slow { process: "controld".into(), from_ms: 5, to_ms: 9, delay_ms: 40 })
+            .with(Fault::Answers {
+                process: "controld".into(),
+                from_ms: 5,
+                to_ms: 9,
+                how: Answering::Late { by_ms: 40 },
+            })
             .knob("chunks", 3);
         let printed = plan.to_json();
         assert!(!printed.contains('\n'));

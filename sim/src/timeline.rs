@@ -33,7 +33,8 @@ pub struct Summary {
     simulated_ms: Vec<u64>,
     faults: BTreeMap<&'static str, FaultCount>,
     judged: BTreeMap<(&'static str, &'static str), u64>,
-    reached: BTreeMap<&'static str, BTreeSet<String>>,
+    /// By scenario and state, how many runs reached it.
+    reached: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
 
 impl Summary {
@@ -50,7 +51,10 @@ impl Summary {
         for (part, count) in &report.judged {
             *self.judged.entry(*part).or_default() += count;
         }
-        self.reached.entry(report.scenario).or_default().extend(report.reached.iter().cloned());
+        let reached = self.reached.entry(report.scenario).or_default();
+        for state in &report.reached {
+            *reached.entry(state.clone()).or_default() += 1;
+        }
     }
 
     /// How many runs were counted.
@@ -67,7 +71,11 @@ impl Summary {
     /// The states of a scenario that no run reached.
     pub fn never_reached(&self, scenario: &str, states: &[&'static str]) -> Vec<&'static str> {
         let reached = self.reached.get(scenario);
-        states.iter().filter(|state| !reached.is_some_and(|seen| seen.contains(**state))).copied().collect()
+        states
+            .iter()
+            .filter(|state| !reached.is_some_and(|seen| seen.contains_key(**state)))
+            .copied()
+            .collect()
     }
 
     /// The summary. `seconds` is the real time that the runs took, `cpus` on how many threads.
@@ -90,6 +98,12 @@ impl Summary {
         for (kind, count) in &self.faults {
             writeln!(text, "fault      {kind:<16} fired {:>6}  bitten {:>6}", count.fired, count.bitten)
                 .expect(INFALLIBLE);
+        }
+        // Of one scenario; those of all would be a page.
+        if let Some((_, states)) = self.reached.first_key_value().filter(|_| self.reached.len() == 1) {
+            for (state, runs) in states {
+                writeln!(text, "state      {state:<40} {runs:>6} runs").expect(INFALLIBLE);
+            }
         }
         text
     }

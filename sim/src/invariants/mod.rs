@@ -8,6 +8,7 @@ mod one_driver;
 mod outcome_once;
 mod proof_first;
 mod secret_safe;
+mod supervised_untouched;
 mod unproven_untouched;
 mod worktree_untouched;
 
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Box<dyn Observer>> {
         Box::<one_driver::OneDriver>::default(),
         Box::<proof_first::ProofFirst>::default(),
         Box::<unproven_untouched::UnprovenUntouched>::default(),
+        Box::<supervised_untouched::SupervisedUntouched>::default(),
         Box::<deadman::Deadman>::default(),
         Box::<secret_safe::SecretSafe>::default(),
     ]

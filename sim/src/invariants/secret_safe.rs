@@ -12,8 +12,9 @@ use crate::trace::{Kind, Line};
 #[derive(Default)]
 pub(super) struct SecretSafe {
     spellings: BTreeMap<Vec<u8>, String>,
-    /// What spellings begin with: nearly every place of a text is told apart by its first two bytes.
-    beginnings: BTreeMap<u8, [bool; 256]>,
+    /// What spellings begin with: nearly every place of a text is told apart by its first two bytes. A table, since
+    /// every byte of every line is looked up.
+    beginnings: Vec<bool>,
     stored: u64,
 }
 
@@ -78,13 +79,14 @@ impl SecretSafe {
 
     fn add(&mut self, spelling: Vec<u8>, name: &str) {
         let [first, second, ..] = spelling[..] else { return };
-        self.beginnings.entry(first).or_insert([false; 256])[usize::from(second)] = true;
+        self.beginnings.resize(1 << 16, false);
+        self.beginnings[beginning(first, second)] = true;
         self.spellings.insert(spelling, name.to_owned());
     }
 
     fn search(&self, text: &[u8], whose: impl FnOnce() -> String) -> Result<(), Violation> {
         for (at, pair) in text.windows(2).enumerate() {
-            if !self.beginnings.get(&pair[0]).is_some_and(|seconds| seconds[usize::from(pair[1])]) {
+            if !self.beginnings.get(beginning(pair[0], pair[1])).is_some_and(|begins| *begins) {
                 continue;
             }
             // Whatever begins this rest sorts right before it; no spelling is another one's beginning.
@@ -97,6 +99,10 @@ impl SecretSafe {
         }
         Ok(())
     }
+}
+
+fn beginning(first: u8, second: u8) -> usize {
+    usize::from(u16::from_be_bytes([first, second]))
 }
 
 fn is_secret(path: &Path) -> bool {

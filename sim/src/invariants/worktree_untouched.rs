@@ -16,7 +16,7 @@ impl Observer for WorktreeUntouched {
 
     fn line(&mut self, line: &Line, _world: &WorldView<'_>) -> Result<(), Violation> {
         let paths = ["path", "from", "to"].map(|field| line.field(field));
-        let Some(path) = paths.into_iter().find(|path| path.starts_with(WORKSPACES)) else { return Ok(()) };
+        let Some(path) = paths.into_iter().find(|path| is_in_workspace(path)) else { return Ok(()) };
         self.judged += u64::from(line.kind == Kind::Effect);
         let may = ["scripted-agent", "director"].contains(&line.program());
         if line.kind != Kind::Effect || may {
@@ -35,5 +35,9 @@ impl Observer for WorktreeUntouched {
     }
 }
 
+fn is_in_workspace(path: &str) -> bool {
+    WORKSPACES.iter().any(|workspace| path.starts_with(workspace))
+}
+
 /// Where the workspaces of every scenario lie.
-const WORKSPACES: &str = "/home/user/project";
+const WORKSPACES: [&str; 2] = ["/home/user/project", "/home/other/project"];

@@ -108,7 +108,7 @@ async fn story(director: &Director, installation: &Installation<'_>) -> Result<(
     let mut work = None;
     if phase != Phase::Start {
         let opened = user.open_session().await?;
-        let turn = user.begin_turn(&opened.session, &words()).await?;
+        let turn = user.prompt(&opened.session, &words()).await?;
         director.wait_for("the agent speaks", LIMIT, |line| line.text == "agent said").await?;
         if phase == Phase::Shutdown {
             installation.configure(&format!("{SURVIVAL_OFF}{SHORT_PERIOD}"));

@@ -10,6 +10,18 @@ use crate::scenario::{Director, Start};
 /// An installation with the capability on and one agent profile, `scripted`.
 pub struct Installation<'a> {
     pub(super) director: &'a Director,
+    pub(super) place: Place,
+}
+
+/// Where an installation is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The home of the user that runs it.
+    pub(super) user: &'static str,
+    /// Its own home.
+    pub(super) home: &'static str,
+    /// The folder that its sessions work in.
+    pub(super) workspace: &'static str,
 }
 
 impl<'a> Installation<'a> {
@@ -20,20 +32,35 @@ impl<'a> Installation<'a> {
 
     /// The same, with more in its configuration.
     pub(super) fn lay_out_with(director: &'a Director, more: &str) -> Self {
-        director.install(format!("{HOME}/config.toml"), format!("{SURVIVAL_ON}{PROFILES}\n{more}"));
-        director.install(format!("{WORKSPACE}/README.md"), "a project\n");
-        Self { director }
+        Self::lay_out_at(director, USUAL, more)
+    }
+
+    /// The same, at another place.
+    pub(super) fn lay_out_at(director: &'a Director, place: Place, more: &str) -> Self {
+        director.install(format!("{}/config.toml", place.home), format!("{SURVIVAL_ON}{PROFILES}\n{more}"));
+        director.install(format!("{}/README.md", place.workspace), "a project\n");
+        Self { director, place }
+    }
+
+    /// The command that runs its backend.
+    pub(super) fn serve(&self) -> Start {
+        Start::new("backend-recovery")
+            .args(["serve"])
+            .env("KANDEV_HOME_DIR", self.place.home)
+            .env("HOME", self.place.user)
+            .env("PATH", "/usr/bin")
     }
 
     /// Writes its configuration anew, for the next start.
     pub(super) fn configure(&self, more: &str) {
-        self.director.install(format!("{HOME}/config.toml"), format!("{PROFILES}\n{more}"));
+        let config = format!("{}/config.toml", self.place.home);
+        self.director.install(config, format!("{PROFILES}\n{more}"));
     }
 
     /// Starts the backend whenever none runs, as a service manager does, for ever.
     pub async fn keep_backend_running(&self) -> Result<std::convert::Infallible, Violation> {
         loop {
-            let mut backend = self.director.start(serve()).await.map_err(|error| {
+            let mut backend = self.director.start(self.serve()).await.map_err(|error| {
                 Violation::new("required", "S-001.2", "a backend can be started", error.to_string())
             })?;
             let status = backend.exit().await.map_err(|error| {
@@ -46,7 +73,15 @@ impl<'a> Installation<'a> {
 
     /// The backend that runs now, if one does.
     pub fn backend(&self) -> Option<ProcessView> {
-        self.director.living("backend-recovery").into_iter().next()
+        self.living("backend-recovery").into_iter().next()
+    }
+
+    /// The living processes of a program that belong to this installation, oldest first.
+    pub(super) fn living(&self, program: &str) -> Vec<ProcessView> {
+        let ours = |process: &ProcessView| {
+            process.env.get("KANDEV_HOME_DIR").is_some_and(|home| home == self.place.home)
+        };
+        self.director.living(program).into_iter().filter(ours).collect()
     }
 
     /// SIGTERM to the backend that runs now; false if none does.
@@ -75,16 +110,10 @@ impl<'a> Installation<'a> {
     }
 }
 
-/// The command that runs the installation's backend.
-pub(super) fn serve() -> Start {
-    Start::new("backend-recovery")
-        .args(["serve"])
-        .env("KANDEV_HOME_DIR", HOME)
-        .env("HOME", "/home/user")
-        .env("PATH", "/usr/bin")
-}
+/// The one that most scenarios have.
+pub(super) const USUAL: Place = Place { user: "/home/user", home: HOME, workspace: WORKSPACE };
 
-/// The installation's home.
+/// Its home.
 pub(super) const HOME: &str = "/home/user/.kandev";
 
 /// Where its first control server listens, as configured by default.

@@ -2,9 +2,11 @@
 
 mod backend_killed;
 mod crash_point;
+mod foreign_installation;
 mod graceful_shutdown;
 mod installation;
 mod newer_build;
+mod odd_answers;
 mod other_instance;
 mod periods;
 mod port_thief;
@@ -12,6 +14,8 @@ mod second_backend;
 mod secret_lost;
 mod story;
 mod superseded;
+mod thief_beside_backend;
+mod two_adopters;
 mod two_kills;
 mod unowned;
 mod user;
@@ -22,15 +26,19 @@ use crate::scenario::Scenario;
 
 pub use backend_killed::BackendKilledInMidTurn;
 pub use crash_point::{CrashPoint, Phase};
+pub use foreign_installation::ForeignInstallation;
 pub use graceful_shutdown::GracefulShutdown;
 pub use installation::Installation;
 pub use newer_build::{NewerBuild, with_lost_shutdown};
+pub use odd_answers::OddAnswers;
 pub use other_instance::OtherInstance;
 pub use periods::{PERIOD_CASES, Periods};
 pub use port_thief::PortThief;
 pub use second_backend::SecondBackend;
 pub use secret_lost::SecretLost;
 pub use superseded::Superseded;
+pub use thief_beside_backend::ThiefBesideBackend;
+pub use two_adopters::TwoAdopters;
 pub use two_kills::TwoKillsInARow;
 pub use unowned::Unowned;
 
@@ -49,5 +57,9 @@ pub fn all() -> Vec<Arc<dyn Scenario>> {
         Arc::new(SecretLost),
         Arc::new(NewerBuild),
         Arc::new(Periods),
+        Arc::new(OddAnswers),
+        Arc::new(ForeignInstallation),
+        Arc::new(TwoAdopters),
+        Arc::new(ThiefBesideBackend),
     ]
 }

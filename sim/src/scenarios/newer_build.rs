@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::installation::{Installation, serve};
+use super::installation::Installation;
 use super::user::{User, drawn_steps};
 use crate::observer::Violation;
 use crate::plan::{Fault, Plan};
@@ -92,7 +92,7 @@ async fn play(director: &Director) -> Result<(), Violation> {
         let begun = async {
             let opened = user.open_session().await?;
             let words = json!([{ "say_many": { "count": 40, "bytes": 20, "every_ms": 50 } }]);
-            user.begin_turn(&opened.session, &words).await?;
+            user.prompt(&opened.session, &words).await?;
             director.sleep(Duration::from_millis(director.knob("killed_after_ms"))).await;
             Ok(opened)
         };
@@ -103,7 +103,7 @@ async fn play(director: &Director) -> Result<(), Violation> {
         }
     };
     installation.kill_backend().await;
-    let started = director.start(serve().env(NEWER, "yes")).await;
+    let started = director.start(installation.serve().env(NEWER, "yes")).await;
     director.require(started.is_ok(), "the newer backend starts", format!("{:?}", started.as_ref().err()))?;
     director
         .wait_for("the newer backend recovers", LIMIT, |line| {

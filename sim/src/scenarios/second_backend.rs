@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use seam::ExitStatus;
 
-use super::installation::{Installation, serve};
+use super::installation::Installation;
 use super::user::{User, drawn_steps};
 use crate::observer::Violation;
 use crate::plan::Plan;
@@ -48,7 +48,7 @@ async fn play(director: &Director, installation: &Installation<'_>) -> Result<()
     let steps = drawn_steps(director);
     let turn = user.complete_turn(&opened.session, &steps);
     let second = async {
-        let output = director.command(serve(), LIMIT).await?;
+        let output = director.command(installation.serve(), LIMIT).await?;
         let told = [("status", output.status.to_string()), ("stderr", output.stderr.trim().to_owned())];
         director.note("second backend ended", told);
         director.require(

@@ -56,7 +56,7 @@ async fn story(director: &Director, installation: &Installation<'_>) -> Result<(
     let user = User::of(installation, 1);
     let opened = user.open_session().await?;
     let words = json!([{ "say_many": { "count": 20, "bytes": 20, "every_ms": 50 } }]);
-    user.begin_turn(&opened.session, &words).await?;
+    user.prompt(&opened.session, &words).await?;
     director.sleep(Duration::from_millis(director.knob("killed_after_ms"))).await;
     let secrets: Vec<_> = director.look(|world| {
         let in_store = |path: &std::path::Path| {

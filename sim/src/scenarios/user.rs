@@ -1,23 +1,27 @@
 //! A user: creates sessions, prompts, answers permission requests, reads the transcript, and does not give up
 //! because a backend is being restarted.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use backend_recovery::api::{
-    CreateSession, PromptInput, RefusalCode, ResumeInput, SessionState, SessionView, TurnState,
-    WorkspaceRequest,
+    CreateSession, PromptInput, RefusalCode, ResumeInput, SessionState, SessionView, StatusView, TurnState,
+    TurnView, WorkspaceRequest,
 };
 use backend_recovery::{Home, UserCallFailed, UserClient};
 use serde_json::{Value, json};
 use wire::{PromptKey, SessionId, kind};
 
-use super::installation::{HOME, Installation, WORKSPACE};
+use super::installation::{Installation, Place};
 use crate::observer::Violation;
 use crate::scenario::Director;
 
 /// A user of one installation.
 pub(super) struct User<'a> {
     director: &'a Director,
+    place: Place,
+    /// How often there was a prompt: no key is used for two turns.
+    prompts: Cell<u64>,
     /// Tells this user's requests from another's.
     number: u64,
 }
@@ -30,7 +34,7 @@ pub(super) struct Opened {
 
 impl<'a> User<'a> {
     pub(super) fn of(installation: &Installation<'a>, number: u64) -> Self {
-        Self { director: installation.director, number }
+        Self { director: installation.director, place: installation.place, prompts: Cell::new(0), number }
     }
 
     /// Creates a session and waits until its agent takes prompts. A creation whose answer a dying backend took with
@@ -38,7 +42,7 @@ impl<'a> User<'a> {
     pub(super) async fn open_session(&self) -> Result<Opened, Violation> {
         let request = CreateSession {
             profile: if self.director.knob("deaf") == 1 { "deaf" } else { "scripted" }.to_owned(),
-            workspace: WorkspaceRequest::Folder { path: WORKSPACE.to_owned() },
+            workspace: WorkspaceRequest::Folder { path: self.place.workspace.to_owned() },
             title: Some(format!("user {}", self.number)),
         };
         for _ in 0..ATTEMPTS {
@@ -68,20 +72,9 @@ impl<'a> User<'a> {
 
     /// Prompts and waits for the turn's outcome; what was not delivered is prompted again, as the user is told to.
     pub(super) async fn complete_turn(&self, session: &SessionId, steps: &Value) -> Result<(), Violation> {
-        for attempt in 0..ATTEMPTS {
-            let key = PromptKey::new(format!("{session}-{}-{attempt}", self.number));
-            let input = PromptInput { text: json!({ "steps": steps }).to_string(), key: Some(key.clone()) };
-            self.ask("the prompt is taken", async |client| match client.prompt(session, &input).await {
-                Ok(_) => Asked::Got(()),
-                Err(failed) => again_if_retryable(failed),
-            })
-            .await?;
-            let ended = async |view: &SessionView| {
-                self.answer_permissions(view).await;
-                view.turn.as_ref().is_some_and(|turn| turn.turn == key && turn.state.is_terminal())
-            };
-            let view = self.session_until(session, "the turn reaches its outcome", ended).await?;
-            let turn = view.turn.expect("a session whose turn ended has a turn");
+        for _ in 0..ATTEMPTS {
+            let key = self.prompt(session, steps).await?;
+            let turn = self.outcome(session, &key).await?;
             match turn.state {
                 TurnState::Completed => return Ok(()),
                 TurnState::NotDelivered => self.director.reached("prompt not delivered"),
@@ -94,13 +87,10 @@ impl<'a> User<'a> {
         Err(Violation::new("converges", "S-001.2", "a prompt is delivered in the end", "it never was"))
     }
 
-    /// Prompts and does not wait for the outcome; gives the turn's key.
-    pub(super) async fn begin_turn(
-        &self,
-        session: &SessionId,
-        steps: &Value,
-    ) -> Result<PromptKey, Violation> {
-        let key = PromptKey::new(format!("{session}-{}-begun", self.number));
+    /// Prompts, once, and gives the turn's key.
+    pub(super) async fn prompt(&self, session: &SessionId, steps: &Value) -> Result<PromptKey, Violation> {
+        let prompt = self.prompts.replace(self.prompts.get() + 1);
+        let key = PromptKey::new(format!("{session}-{}-{prompt}", self.number));
         let input = PromptInput { text: json!({ "steps": steps }).to_string(), key: Some(key.clone()) };
         self.ask("the prompt is taken", async |client| match client.prompt(session, &input).await {
             Ok(_) => Asked::Got(()),
@@ -150,20 +140,45 @@ impl<'a> User<'a> {
         .await
     }
 
+    /// Waits for the outcome of a turn, and says yes to what its agent asks.
+    pub(super) async fn outcome(&self, session: &SessionId, key: &PromptKey) -> Result<TurnView, Violation> {
+        let ended = async |view: &SessionView| {
+            self.answer_permissions(view).await;
+            view.turn.as_ref().is_some_and(|turn| turn.turn == *key && turn.state.is_terminal())
+        };
+        let view = self.session_until(session, "the turn reaches its outcome", ended).await?;
+        Ok(view.turn.expect("a session whose turn ended has a turn"))
+    }
+
+    /// Asks for the end of a session, once; what becomes of that does not matter to this user.
+    pub(super) async fn stop(&self, session: &SessionId) {
+        if let Ok(client) = UserClient::of_home(&self.director.seams, &Home::new(self.place.home)).await {
+            let _whatever = client.stop(session).await;
+        }
+    }
+
     /// Puts what an operator sees of the control server into the trace.
     pub(super) async fn note_status(&self) -> Result<(), Violation> {
-        let status = self
-            .ask("the status is read", async |client| match client.status().await {
-                Ok(status) if status.server.is_some() => Asked::Got(status),
-                Ok(_) => Asked::Again("no control server yet".to_owned()),
-                Err(failed) => again_if_retryable(failed),
-            })
-            .await?;
+        let status = self.status_when("the status is read", |status| status.server.is_some()).await?;
         let server = status.server.expect("only a status with a server is taken");
         let adoption = status.adoption.unwrap_or_default();
         let told = [("log", server.log), ("origin", server.origin), ("adoption", adoption)];
         self.director.note("status", told);
         Ok(())
+    }
+
+    /// What an operator is shown, once it is as wanted.
+    pub(super) async fn status_when(
+        &self,
+        what: &str,
+        mut wanted: impl FnMut(&StatusView) -> bool,
+    ) -> Result<StatusView, Violation> {
+        self.ask(what, async |client| match client.status().await {
+            Ok(status) if wanted(&status) => Asked::Got(status),
+            Ok(_) => Asked::Again("not yet".to_owned()),
+            Err(failed) => again_if_retryable(failed),
+        })
+        .await
     }
 
     /// Waits until the transcript holds as much as the session's agent has said (an outcome may be shown before the
@@ -222,7 +237,7 @@ impl<'a> User<'a> {
 
     async fn answer_permissions(&self, view: &SessionView) {
         for permission in &view.permissions {
-            if let Ok(client) = UserClient::of_home(&self.director.seams, &Home::new(HOME)).await {
+            if let Ok(client) = UserClient::of_home(&self.director.seams, &Home::new(self.place.home)).await {
                 let chosen = Some("allow_once".to_owned());
                 // Refused or lost: the request is still listed at the next look, or it is answered.
                 let _asked_again_later = client.answer_permission(&view.session, permission, chosen).await;
@@ -241,7 +256,7 @@ impl<'a> User<'a> {
         let deadline = clock.monotonic().after(PATIENCE);
         let mut last;
         loop {
-            match UserClient::of_home(&self.director.seams, &Home::new(HOME)).await {
+            match UserClient::of_home(&self.director.seams, &Home::new(self.place.home)).await {
                 Ok(client) => match attempt(client).await {
                     Asked::Got(value) => return Ok(value),
                     Asked::Never(failed) => {

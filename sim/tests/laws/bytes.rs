@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sim::{Fault, Plan, Program, Start};
+use sim::{Answering, Fault, Plan, Program, Start};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tracing::info;
 
-use crate::support::{Story, grain};
+use crate::support::{Story, grain, logged};
 
 fn address() -> SocketAddr {
     "127.0.0.1:5000".parse().unwrap()
@@ -154,4 +154,65 @@ fn a_lost_reply_is_a_reset_after_the_request_has_arrived() {
     assert_eq!(report.lines.iter().filter(|line| line.text == "served").count(), 2);
     assert_eq!((report.faults["lost_reply"].fired, report.faults["lost_reply"].bitten), (1, 1));
     assert_eq!(report.faults["connect_refused"].fired, 0);
+}
+
+#[test]
+fn answers_go_wrong_in_their_window_and_requests_do_not() {
+    let echo = Program::new("echo", |process| async move {
+        let mut listener = process.seams.network.listen(address()).await.unwrap();
+        info!("listening");
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 5];
+            stream.read_exact(&mut request).await.unwrap();
+            info!(request = %String::from_utf8_lossy(&request), "served");
+            let _ = stream.write_all(b"HTTP/1.1 200 {...}").await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    let client = Program::new("client", |process| async move {
+        for _ in 0..5 {
+            let mut stream = process.seams.network.connect(address(), LIMIT).await.unwrap();
+            stream.write_all(b"hello").await.unwrap();
+            let mut reply = String::new();
+            let began = process.seams.clock.monotonic();
+            let _ = stream.read_to_string(&mut reply).await;
+            let took = process.seams.clock.monotonic().since(began);
+            info!(reply, late = took >= Duration::from_millis(400), "answered");
+            process.seams.clock.sleep(Duration::from_secs(1)).await;
+        }
+        0
+    });
+    let odd = |second: u64, how| Fault::Answers {
+        process: "echo".into(),
+        from_ms: second * 1000 - 400,
+        to_ms: second * 1000 + 400,
+        how,
+    };
+    let plan = grain(5)
+        .with(odd(1, Answering::Never))
+        .with(odd(2, Answering::Wrong))
+        .with(odd(3, Answering::Twice))
+        .with(odd(4, Answering::Late { by_ms: 500 }));
+    let story = Story::new([echo, client], |director| async move {
+        director.start(Start::new("echo")).await.unwrap();
+        director.wait_for("it listens", LIMIT, |line| line.text == "listening").await?;
+        director.start(Start::new("client")).await.unwrap().exit().await.unwrap();
+        Ok(())
+    });
+    let report = story.planned(plan).passes(1);
+    let served: Vec<&str> =
+        logged(&report, "echo", "served").iter().map(|line| line.field("request")).collect();
+    assert_eq!(served, ["hello"; 5]);
+    let answered = logged(&report, "client", "answered");
+    let replies: Vec<&str> = answered.iter().map(|line| line.field("reply")).collect();
+    assert_eq!((replies[0], replies[1]), ("HTTP/1.1 200 {...}", ""));
+    assert!(["HTTP/1.1 200 ?????", "HTTP/1.1 500 ?????"].contains(&replies[2]), "{}", replies[2]);
+    assert_eq!(replies[3], "HTTP/1.1 200 {...}".repeat(2));
+    assert_eq!(replies[4], "HTTP/1.1 200 {...}");
+    let late: Vec<&str> = answered.iter().map(|line| line.field("late")).collect();
+    assert_eq!(late, ["false", "false", "false", "false", "true"]);
+    for kind in ["answers_never", "answers_wrong", "answers_twice", "answers_late"] {
+        assert!(report.faults[kind].bitten > 0, "{kind}");
+    }
 }
