@@ -2,30 +2,28 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::cargo::Failed;
-use crate::stage::{Stage, catch_interrupt, check_interrupt, say, wait_for};
+use crate::processes::end;
+use crate::programs::Programs;
+use crate::stage::{SCRIPTED, Stage, say};
+use crate::transcript::require_whole;
+use crate::wait::{catch_interrupt, wait_for};
 
 /// Runs the demonstration, and cleans up whatever happens to it.
 pub(crate) fn run() -> Result<(), Failed> {
     catch_interrupt()?;
-    let stage = Stage::build("sim")?;
-    let result = show(&stage);
-    stage.clean_up();
-    let left = stage.processes();
-    result?;
-    if !left.is_empty() {
-        return Err(Failed(format!("the demo left processes behind: {left:?}")));
-    }
+    Stage::with(&Programs::build("sim")?, |stage| show(stage))?;
     println!("nothing is left: no process, no file");
     Ok(())
 }
 
 fn show(stage: &Stage) -> Result<(), Failed> {
-    check_interrupt()?;
     let mut backend = stage.start_backend()?;
     stage.wait_until_recovered(LIMIT)?;
     println!("backend {} serves, with the capability on", backend.id());
-    let session = stage.create_session(LIMIT)?;
+    let session = stage.create_session(SCRIPTED, LIMIT)?;
     let agent_before = stage.agent_pid(&session).unwrap_or_default();
     println!("session {session} has agent process {agent_before}");
 
@@ -35,7 +33,7 @@ fn show(stage: &Stage) -> Result<(), Failed> {
         let count = stage.chunks(&session).ok()?.len();
         (count > 10).then_some(count)
     })?;
-    end(&mut backend)?;
+    end(&mut backend, Signal::KILL)?;
     println!("backend {} killed with SIGKILL, {before} chunks in its transcript", backend.id());
 
     let start = Instant::now();
@@ -57,31 +55,15 @@ fn show(stage: &Stage) -> Result<(), Failed> {
     println!();
     judge(agent_before, agent_after, &chunks)?;
     stage.tell(&["session", "stop", &session])?;
-    end(&mut second)
+    end(&mut second, Signal::KILL)
 }
 
-fn end(backend: &mut std::process::Child) -> Result<(), Failed> {
-    let ended = backend.kill().and_then(|()| backend.wait());
-    ended.map(drop).map_err(|error| Failed(format!("the backend could not be ended: {error}")))
-}
-
-/// The three things that the demonstration is for.
+/// The two things that the demonstration is for.
 fn judge(before: u64, after: u64, texts: &[String]) -> Result<(), Failed> {
     if before != after {
         return Err(Failed(format!("the agent's process changed from {before} to {after}")));
     }
-    if texts.len() != CHUNKS {
-        return Err(Failed(format!("the transcript has {} chunks of {CHUNKS}", texts.len())));
-    }
-    for (index, text) in texts.iter().enumerate() {
-        let expected = format!("1.{} ", index + 1);
-        if !text.starts_with(&expected) {
-            return Err(Failed(format!(
-                "chunk {} of the transcript is {text:?}, not {expected:?}",
-                index + 1
-            )));
-        }
-    }
+    require_whole(texts, &[CHUNKS])?;
     println!("the same agent process all along; the transcript is whole, in order and without duplicates");
     Ok(())
 }

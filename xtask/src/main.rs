@@ -10,8 +10,14 @@ mod bench;
 mod cargo;
 mod criteria;
 mod demo;
+mod earlier_build;
+mod processes;
+mod programs;
 mod stage;
 mod steps;
+mod transcript;
+mod upgrade;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -43,8 +49,13 @@ enum Command {
     },
     /// Real processes: an agent in mid-turn survives a SIGKILL of its backend, before your eyes.
     Demo,
-    /// Figures on real processes, built with `release`, each beside something measured in the same run.
-    Bench,
+    /// Figures on real processes, each beside something measured in the same run.
+    Bench(bench::Arguments),
+    /// Real processes of an earlier commit and of the working tree adopt each other's agents in mid-turn.
+    UpgradeCheck {
+        /// The earlier commit, as git names it.
+        revision: String,
+    },
     /// Everything that CI runs.
     Test,
     /// Format the whole workspace.
@@ -60,7 +71,8 @@ fn main() -> ExitCode {
         Command::Sim { arguments } => simulator("run", &arguments),
         Command::Replay { arguments } => simulator("replay", &arguments),
         Command::Demo => demo::run(),
-        Command::Bench => bench::run(),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::UpgradeCheck { revision } => upgrade::run(&revision),
         Command::Test => test(),
         Command::Fmt => cargo(&["fmt", "--all"]),
         Command::Lint => lint(&mut Steps::default()),

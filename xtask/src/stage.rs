@@ -4,32 +4,43 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::cargo::{Failed, cargo, root};
+use crate::cargo::Failed;
+use crate::processes;
+use crate::programs::Programs;
+use crate::wait::{POLL, check_interrupt, wait_for};
 
 /// One installation in a temporary directory, with everything that runs for it.
 pub(crate) struct Stage {
     home: PathBuf,
-    binaries: PathBuf,
+    programs: Programs,
     mark: String,
 }
 
 impl Stage {
-    /// Builds the programs under `profile` and lays out a home with one profile, `scripted`.
-    pub(crate) fn build(profile: &str) -> Result<Self, Failed> {
-        let packages = ["--package", "controld", "--package", "backend-recovery", "--package", "sim"];
-        let mut line = vec!["build", "--quiet", "--profile", profile, "--bins"];
-        line.extend(packages);
-        cargo(&line)?;
+    /// Lays out a home with one agent profile, [`SCRIPTED`], shows something on it and cleans up whatever happens.
+    pub(crate) fn with<T>(
+        programs: &Programs,
+        show: impl FnOnce(&mut Self) -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        check_interrupt()?;
         let mark = format!("{}-{}", std::process::id(), nanoseconds());
         let home = std::env::temp_dir().join(format!("kandev-stage-{mark}"));
-        let stage = Self { home, binaries: root().join("target").join(profile), mark };
-        stage.lay_out()?;
-        Ok(stage)
+        let mut stage = Self { home, programs: programs.clone(), mark };
+        let shown = stage.lay_out().and_then(|()| show(&mut stage));
+        stage.clean_up();
+        let left = stage.processes();
+        let shown = shown?;
+        if left.is_empty() { Ok(shown) } else { Err(Failed(format!("processes were left behind: {left:?}"))) }
+    }
+
+    /// From now on the backend and its command line are of another build; what runs goes on.
+    pub(crate) fn switch_to(&mut self, programs: &Programs) {
+        self.programs = programs.clone();
     }
 
     /// The folder that the sessions work in.
@@ -39,7 +50,7 @@ impl Stage {
 
     /// Where a program of ours was built.
     pub(crate) fn binary(&self, name: &str) -> PathBuf {
-        self.binaries.join(name)
+        self.programs.path(name)
     }
 
     /// Starts the backend; see [`Stage::wait_until_recovered`].
@@ -47,7 +58,7 @@ impl Stage {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(self.home.join("backend-output.log"))
+            .open(self.home.join(OUTPUT))
             .map_err(|error| Failed(format!("the backend's output cannot be opened: {error}")))?;
         self.backend_command(&["serve"])
             .stdin(Stdio::null())
@@ -110,11 +121,11 @@ impl Stage {
         self.get(&format!("/api/sessions/{id}"))
     }
 
-    /// Creates a session of the profile `scripted` and waits until its agent takes prompts; gives its id.
-    pub(crate) fn create_session(&self, limit: Duration) -> Result<String, Failed> {
+    /// Creates a session of this agent profile and waits until its agent takes prompts; gives its id.
+    pub(crate) fn create_session(&self, profile: &str, limit: Duration) -> Result<String, Failed> {
         let workspace = self.workspace().display().to_string();
         let created =
-            self.ask(&["session", "create", "--profile", "scripted", "--folder", &workspace, "--json"])?;
+            self.ask(&["session", "create", "--profile", profile, "--folder", &workspace, "--json"])?;
         let id = created["session"].as_str().ok_or_else(|| Failed(format!("no session id in {created}")))?;
         wait_for("the session's start", limit, || {
             self.session(id).filter(|view| view["state"] == "WAITING_FOR_INPUT")
@@ -145,9 +156,26 @@ impl Stage {
         }
     }
 
+    /// What the backends last said on their standard error.
+    pub(crate) fn last_output(&self) -> String {
+        let text = std::fs::read_to_string(self.home.join(OUTPUT)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+
+    /// The control server's process, which no answer of the backend names.
+    pub(crate) fn control_server(&self) -> Result<Pid, Failed> {
+        let runs = |pid: &Pid| processes::executable(*pid).is_some_and(|path| path.ends_with("controld"));
+        let found: Vec<Pid> = self.processes().into_iter().filter(runs).collect();
+        match found[..] {
+            [pid] => Ok(pid),
+            _ => Err(Failed(format!("{} control servers run: {found:?}", found.len()))),
+        }
+    }
+
     /// Ends every process that was started for this installation and removes its home. Never fails half-way: what
     /// could not be done is said.
-    pub(crate) fn clean_up(&self) {
+    fn clean_up(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let left = self.processes();
@@ -156,7 +184,7 @@ impl Stage {
             }
             for pid in &left {
                 // Gone in between is what we want.
-                let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+                let _ = rustix::process::kill_process(*pid, Signal::KILL);
             }
             if Instant::now() > deadline {
                 eprintln!("these processes of {} could not be ended: {left:?}", self.home.display());
@@ -170,25 +198,8 @@ impl Stage {
     }
 
     /// Every running process that names this installation's home in its command line or carries its mark.
-    pub(crate) fn processes(&self) -> Vec<rustix::process::Pid> {
-        let home = self.home.to_string_lossy().into_owned();
-        let own = std::process::id();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-                continue;
-            };
-            let holds = |file: &str, text: &str| {
-                std::fs::read(entry.path().join(file))
-                    .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text))
-            };
-            let runs = std::fs::read_to_string(entry.path().join("stat"))
-                .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| !rest.starts_with('Z')));
-            if pid != own && runs && (holds("cmdline", &home) || holds("environ", &self.mark)) {
-                found.extend(i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw));
-            }
-        }
-        found
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        processes::naming(&self.home.to_string_lossy(), &self.mark)
     }
 
     fn backend_command(&self, arguments: &[&str]) -> Command {
@@ -207,43 +218,13 @@ impl Stage {
         std::fs::create_dir_all(self.workspace()).map_err(failed)?;
         let config = format!(
             "[features]\nagentSurvival = true\n\n[agent]\nstandalonePort = {}\n\n[server]\nlisten = \"127.0.0.1:0\"\n\n\
-             [profiles.scripted]\ncommand = \"{}\"\nargs = []\nenv = {{ {MARK} = \"{}\" }}\n",
+             [profiles.{SCRIPTED}]\ncommand = \"{agent}\"\nargs = []\nenv = {{ {MARK} = \"{mark}\" }}\n",
             free_port()?,
-            self.binary("scripted-agent").display(),
-            self.mark,
+            agent = self.binary("scripted-agent").display(),
+            mark = self.mark,
         );
         std::fs::write(self.home.join("config.toml"), config).map_err(failed)
     }
-}
-
-/// Asks `attempt` again and again until it gives something, the limit passes or the user interrupts.
-pub(crate) fn wait_for<T>(
-    what: &str,
-    limit: Duration,
-    mut attempt: impl FnMut() -> Option<T>,
-) -> Result<T, Failed> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(found) = attempt() {
-            return Ok(found);
-        }
-        check_interrupt()?;
-        if Instant::now() > deadline {
-            return Err(Failed(format!("{what} did not happen within {limit:?}")));
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
-/// From now on Ctrl-C and SIGTERM no longer end this process but make the next wait fail, so that it cleans up.
-pub(crate) fn catch_interrupt() -> Result<(), Failed> {
-    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst))
-        .map_err(|error| Failed(format!("Ctrl-C cannot be caught: {error}")))
-}
-
-/// Fails if the user interrupted.
-pub(crate) fn check_interrupt() -> Result<(), Failed> {
-    if INTERRUPTED.load(Ordering::SeqCst) { Err(Failed("interrupted".to_owned())) } else { Ok(()) }
 }
 
 /// A prompt that makes the scripted agent say `count` chunks of `bytes` bytes, one every `every_ms` milliseconds.
@@ -263,13 +244,17 @@ fn nanoseconds() -> u128 {
     std::time::UNIX_EPOCH.elapsed().map(|since| since.as_nanos()).unwrap_or_default()
 }
 
+/// The agent profile whose agent ends when it is asked to.
+pub(crate) const SCRIPTED: &str = "scripted";
+
+/// The backends' standard error, in the home but none of their own files.
+const OUTPUT: &str = "backend-output.log";
+
+/// As much of it as fits below a failure.
+const LAST_LINES: usize = 5;
+
 /// The variable that every process of a stage carries, so that all of them can be found.
 const MARK: &str = "KANDEV_STAGE_MARK";
 
-/// Between two looks: small beside what is measured with it.
-const POLL: Duration = Duration::from_millis(2);
-
 /// How long the backend may take for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
