@@ -1,7 +1,10 @@
 //! Figures, each beside something that was measured in the same run on the same machine. Nothing here fails because
-//! it was slow: a figure is for people to read.
+//! it was slow: a figure is for people to read. What must not grow, and what must be gone, fails.
 
+mod adoptions;
+mod observed;
 mod restart;
+mod stops;
 mod throughput;
 
 use std::time::Duration;
@@ -16,6 +19,12 @@ use crate::wait::{catch_interrupt, check_interrupt};
 pub(crate) struct Arguments {
     /// One figure alone.
     figure: Option<Figure>,
+    /// How many adoptions in a row.
+    #[arg(long, default_value_t = 1000)]
+    rounds: u32,
+    /// How many agents that ignore SIGTERM are stopped together.
+    #[arg(long, default_value_t = 50)]
+    agents: usize,
     /// What the programs are built with; only figures of `release` are worth comparing.
     #[arg(long, default_value = "release")]
     profile: String,
@@ -28,6 +37,10 @@ enum Figure {
     Restart,
     /// Events a second from the agent to durable.
     Throughput,
+    /// What a control server and its home take after many adoptions.
+    Adoptions,
+    /// How long many agents that ignore SIGTERM take to stop.
+    Stops,
 }
 
 /// Measures, prints a line or a table per figure, and fails at the end with what did not hold.
@@ -35,13 +48,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failed> {
     catch_interrupt()?;
     let programs = Programs::build(&arguments.profile)?;
     let mut failures = Vec::new();
-    for figure in [Figure::Restart, Figure::Throughput] {
+    for figure in [Figure::Restart, Figure::Throughput, Figure::Adoptions, Figure::Stops] {
         if arguments.figure.is_some_and(|only| only != figure) {
             continue;
         }
         let measured = match figure {
             Figure::Restart => Stage::with(&programs, |stage| restart::measure(stage)),
             Figure::Throughput => Stage::with(&programs, |stage| throughput::measure(stage)),
+            Figure::Adoptions => Stage::with(&programs, |stage| adoptions::measure(stage, arguments.rounds)),
+            Figure::Stops => stops::measure(&programs, arguments.agents),
         };
         check_interrupt()?;
         failures.extend(measured.err().map(|failed| failed.to_string()));

@@ -37,7 +37,7 @@ pub(crate) fn end(child: &mut Child, signal: Signal) -> Result<(), Failed> {
 }
 
 /// Whether the process is there and has not exited.
-fn is_running(pid: Pid) -> bool {
+pub(crate) fn is_running(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
         .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| !rest.starts_with(['Z', 'X'])))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Lays out a home with one agent profile, [`SCRIPTED`], shows something on it and cleans up whatever happens.
+    /// Lays out a home with two agent profiles, [`SCRIPTED`] and [`STUBBORN`], shows something on it and cleans up
+    /// whatever happens.
     pub(crate) fn with<T>(
         programs: &Programs,
         show: impl FnOnce(&mut Self) -> Result<T, Failed>,
@@ -36,6 +37,11 @@ impl Stage {
         let left = stage.processes();
         let shown = shown?;
         if left.is_empty() { Ok(shown) } else { Err(Failed(format!("processes were left behind: {left:?}"))) }
+    }
+
+    /// The home directory.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
     }
 
     /// From now on the backend and its command line are of another build; what runs goes on.
@@ -218,7 +224,9 @@ impl Stage {
         std::fs::create_dir_all(self.workspace()).map_err(failed)?;
         let config = format!(
             "[features]\nagentSurvival = true\n\n[agent]\nstandalonePort = {}\n\n[server]\nlisten = \"127.0.0.1:0\"\n\n\
-             [profiles.{SCRIPTED}]\ncommand = \"{agent}\"\nargs = []\nenv = {{ {MARK} = \"{mark}\" }}\n",
+             [profiles.{SCRIPTED}]\ncommand = \"{agent}\"\nargs = []\nenv = {{ {MARK} = \"{mark}\" }}\n\n\
+             [profiles.{STUBBORN}]\ncommand = \"{agent}\"\nargs = []\n\
+             env = {{ {MARK} = \"{mark}\", SCRIPTED_AGENT = '{IGNORES}' }}\n",
             free_port()?,
             agent = self.binary("scripted-agent").display(),
             mark = self.mark,
@@ -247,8 +255,14 @@ fn nanoseconds() -> u128 {
 /// The agent profile whose agent ends when it is asked to.
 pub(crate) const SCRIPTED: &str = "scripted";
 
+/// The agent profile whose agent ends only by SIGKILL.
+pub(crate) const STUBBORN: &str = "stubborn";
+
+/// The stubborn agent's script.
+const IGNORES: &str = r#"{"ignore_term":true,"ignore_stdin_end":true}"#;
+
 /// The backends' standard error, in the home but none of their own files.
-const OUTPUT: &str = "backend-output.log";
+pub(crate) const OUTPUT: &str = "backend-output.log";
 
 /// As much of it as fits below a failure.
 const LAST_LINES: usize = 5;
