@@ -157,7 +157,11 @@ fn refused(status: &Value, view: &Value) -> Failed {
     let resumable = state == "IDLE" && view["provider_session"].is_string();
     let fate = match resumable {
         true => "it stays resumable, without the turn that was open".to_owned(),
-        false => format!("it is left: {}", status["left"]),
+        false => {
+            let left = status["left"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let reasons: Vec<&str> = left.iter().filter_map(|named| named["reason"].as_str()).collect();
+            format!("it is left as it is: {}", reasons.join("; "))
+        }
     };
     Failed(format!("the recorded control server was refused: {reason}; the session is {state}: {fate}"))
 }
