@@ -14,11 +14,11 @@ pub(crate) fn of_revision(revision: &str) -> Result<Programs, Failed> {
     let commit = commit(revision)?;
     let directory = upgrade().join(&commit);
     let name = commit.get(..SHORT).unwrap_or(&commit);
+    let tree = upgrade().join("worktree");
+    // A run that was killed may have left it.
+    remove_tree(&tree)?;
     if !directory.exists() {
         println!("building {name}; from nothing that takes some minutes");
-        let tree = upgrade().join("worktree");
-        // A run that was killed may have left it.
-        remove_tree(&tree)?;
         let built = add_tree(&tree, &commit).and_then(|()| build_tree(&tree, &directory));
         let removed = remove_tree(&tree);
         built.and(removed)?;
@@ -59,22 +59,20 @@ fn add_tree(tree: &Path, commit: &str) -> Result<(), Failed> {
     )
 }
 
-/// Takes away the directory and its registration; one that an ended run left half-made, too.
+/// Takes away the directory and its registration, whichever of them there is.
 fn remove_tree(tree: &Path) -> Result<(), Failed> {
     let failed = |error: std::io::Error| Failed(format!("{} cannot be removed: {error}", tree.display()));
-    if !tree.exists() {
-        return Ok(());
-    }
-    let removed = Command::new("git")
+    // It refuses what is no work tree: one that was never there, and one that was left half-made.
+    Command::new("git")
         .args(["worktree", "remove", "--force", "--force"])
         .arg(tree)
         .current_dir(root())
         .output()
         .map_err(failed)?;
-    if removed.status.success() { Ok(()) } else { std::fs::remove_dir_all(tree).map_err(failed) }
+    if tree.exists() { std::fs::remove_dir_all(tree).map_err(failed) } else { Ok(()) }
 }
 
-/// Builds the tree and keeps its programs; either all of them come to `directory` or none.
+/// Builds the tree and keeps its programs in `directory`.
 fn build_tree(tree: &Path, directory: &Path) -> Result<(), Failed> {
     let mut build = Command::new("cargo");
     // Not from within our own tree: cargo would join our configuration with the older one's.
@@ -85,6 +83,10 @@ fn build_tree(tree: &Path, directory: &Path) -> Result<(), Failed> {
     }
     let target = upgrade().join("target");
     build.arg("--target-dir").arg(&target).args(["--quiet", "--profile", PROFILE, "--bins"]).args(PACKAGES);
+    for program in PROGRAMS {
+        // Of another commit; this one may have no such program. It need not be there.
+        let _ = std::fs::remove_file(target.join(PROFILE).join(program));
+    }
     let status = build
         .process_group(0)
         .spawn()
@@ -93,13 +95,30 @@ fn build_tree(tree: &Path, directory: &Path) -> Result<(), Failed> {
     if !status.success() {
         return Err(Failed(format!("the earlier commit could not be built ({status})")));
     }
-    let failed = |error: std::io::Error| Failed(format!("{} cannot be filled: {error}", directory.display()));
+    keep(&target.join(PROFILE), directory)
+}
+
+/// Copies the programs; either all of them come to `directory` or none.
+fn keep(built: &Path, directory: &Path) -> Result<(), Failed> {
     let partial = directory.with_extension("partial");
-    std::fs::create_dir_all(&partial).map_err(failed)?;
-    for program in PROGRAMS {
-        std::fs::copy(target.join(PROFILE).join(program), partial.join(program)).map_err(failed)?;
+    let copied = std::fs::create_dir_all(&partial)
+        .map_err(|error| Failed(format!("{} cannot be made: {error}", partial.display())))
+        .and_then(|()| {
+            PROGRAMS.iter().try_for_each(|program| {
+                std::fs::copy(built.join(program), partial.join(program))
+                    .map(drop)
+                    .map_err(|error| Failed(format!("the earlier commit gave no usable {program}: {error}")))
+            })
+        })
+        .and_then(|()| {
+            std::fs::rename(&partial, directory)
+                .map_err(|error| Failed(format!("{} cannot be filled: {error}", directory.display())))
+        });
+    if copied.is_err() {
+        // What is left of it is overwritten by the next run.
+        let _ = std::fs::remove_dir_all(&partial);
     }
-    std::fs::rename(&partial, directory).map_err(failed)
+    copied
 }
 
 /// Waits for a child that leads a group of its own; an interrupt ends the group.

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,10 +33,12 @@ impl Stage {
         let mark = format!("{}-{}", std::process::id(), nanoseconds());
         let home = std::env::temp_dir().join(format!("kandev-stage-{mark}"));
         let mut stage = Self { home, programs: programs.clone(), mark };
-        let shown = stage.lay_out().and_then(|()| show(&mut stage));
+        let shown = AssertUnwindSafe(|| stage.lay_out().and_then(|()| show(&mut stage)));
+        // Whoever reads our output may go away, and then printing panics.
+        let shown = std::panic::catch_unwind(shown);
         stage.clean_up();
         let left = stage.processes();
-        let shown = shown?;
+        let shown = shown.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         if left.is_empty() { Ok(shown) } else { Err(Failed(format!("processes were left behind: {left:?}"))) }
     }
 
