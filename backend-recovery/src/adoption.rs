@@ -17,6 +17,7 @@ use wire::{Credential, IdentityAnswer, RefusalCode, RotationId, ServerIdentity};
 
 use crate::backend::{Backend, Origin, ServerInUse, answered, chain};
 use crate::control_server_record::{ControlServerRecord, Recorded};
+use crate::leftovers::identity_of;
 use crate::refusal::AdoptionRefused;
 
 /// A server that passed identity and proof.
@@ -127,12 +128,9 @@ impl AdoptedServer {
 
     /// The server for ordinary work.
     pub(crate) fn in_use(&self, backend: &Backend) -> ServerInUse {
-        backend.server_in_use(
-            self.record.endpoint,
-            Arc::clone(&self.credential),
-            &self.identity,
-            Origin::Adopted,
-        )
+        let (endpoint, credential) = (self.record.endpoint, Arc::clone(&self.credential));
+        let server = backend.server_in_use(endpoint, credential, &self.identity, Origin::Adopted);
+        ServerInUse { runs_as: self.record.process.as_ref().map(identity_of), ..server }
     }
 }
 

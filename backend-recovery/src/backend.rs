@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use seam::{ChildInput, ExitStatus, Monotonic, Seams, random_hex};
+use seam::{ChildInput, ExitStatus, Monotonic, ProcessIdentity, Seams, random_hex};
 use secrecy::SecretString;
 use tokio::sync::watch;
 use wire::client::{CallFailed, ControlClient, Possession};
@@ -62,6 +62,8 @@ pub(crate) struct ServerInUse {
     pub(crate) elsewhere: Option<String>,
     /// Its process, if this backend started it.
     pub(crate) process: Option<Arc<ServerProcess>>,
+    /// What it runs as, whoever started it, if that was recorded.
+    pub(crate) runs_as: Option<ProcessIdentity>,
 }
 
 /// A control server's process, as its starter sees it.
@@ -269,6 +271,7 @@ impl Backend {
             origin,
             elsewhere: None,
             process: None,
+            runs_as: None,
         }
     }
 

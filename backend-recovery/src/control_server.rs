@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use seam::{Child, ExitStatus, Privacy, Signal, SpawnRequest, Stdio, Target, random_hex, within};
+use seam::{
+    Child, ExitStatus, Privacy, ProcessIdentity, Signal, SpawnRequest, Stdio, Target, random_hex, within,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use wire::{Credential, IdentityAnswer, RotationId};
+use wire::{Credential, IdentityAnswer, ProcessRef, RotationId};
 
 use crate::adoption::lacking;
 use crate::backend::{
@@ -245,8 +247,10 @@ async fn admit_child(
     if !missing.is_empty() {
         return Err(StartFailed::Incompatible { missing: missing.into_iter().collect() }.into());
     }
-    record(backend, address, &identity, &credential).await?;
-    Ok(backend.server_in_use(address, Arc::new(credential), &identity, Origin::Started))
+    let process = child.identity.clone();
+    record(backend, address, &identity, &credential, &process).await?;
+    let server = backend.server_in_use(address, Arc::new(credential), &identity, Origin::Started);
+    Ok(ServerInUse { runs_as: Some(process), ..server })
 }
 
 /// Both durable writes, the secret first: a record never names a secret that is not there.
@@ -255,6 +259,7 @@ async fn record(
     address: SocketAddr,
     identity: &IdentityAnswer,
     credential: &Credential,
+    process: &ProcessIdentity,
 ) -> Result<(), StartFailed> {
     let secret = secret_name(&identity.server, RotationId::HANDSHAKE);
     let text = credential.to_text();
@@ -268,6 +273,11 @@ async fn record(
         capabilities: identity.capabilities.clone(),
         unowned_period_ms: identity.unowned_period_ms,
         log: backend.config.home.control_server_log().display().to_string(),
+        process: Some(ProcessRef {
+            pid: process.pid,
+            start_time: process.start_time,
+            boot_id: process.boot_id.clone(),
+        }),
     };
     record
         .write(&backend.store)

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tracing::info;
-use wire::{RotationId, ServerIdentity};
+use wire::{ProcessRef, RotationId, ServerIdentity};
 
 use crate::store::{Store, StoreFailed};
 
@@ -23,6 +23,10 @@ pub(crate) struct ControlServerRecord {
     pub(crate) unowned_period_ms: u64,
     /// Its log file (S-001.3).
     pub(crate) log: String,
+    /// Its process: that it runs says nothing, since nobody but itself can prove who it is; that it does not run any
+    /// more says that whoever answers in its place is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<ProcessRef>,
 }
 
 /// What the store holds in the record's place.
@@ -159,6 +163,7 @@ mod tests {
             capabilities: BTreeSet::from(["instances".to_owned()]),
             unowned_period_ms: 600_000,
             log: "/home/logs/controld.log".to_owned(),
+            process: Some(ProcessRef { pid: 7, start_time: 99, boot_id: "b".to_owned() }),
         };
         now(record.write(&store)).unwrap();
         assert_eq!(now(ControlServerRecord::read(&store)).unwrap(), Recorded::Server(record));

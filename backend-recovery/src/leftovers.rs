@@ -35,7 +35,7 @@ impl Traces {
     fn of_session(session: &SessionId, agent: Option<&ProcessRef>, entries: &[AgentEntry]) -> Self {
         let mut traces = Self::new(session);
         traces.marks.insert((SESSION_MARKER, session.to_string()));
-        traces.leaders.extend(agent.map(identity));
+        traces.leaders.extend(agent.map(identity_of));
         for entry in entries.iter().filter(|entry| entry.session == *session) {
             traces.add(entry);
         }
@@ -48,7 +48,7 @@ impl Traces {
 
     fn add(&mut self, entry: &AgentEntry) {
         self.marks.insert((INSTANCE_MARK, entry.mark.clone()));
-        self.leaders.extend(entry.process.as_ref().map(identity));
+        self.leaders.extend(entry.process.as_ref().map(identity_of));
     }
 
     async fn running(&self, backend: &Backend) -> std::io::Result<BTreeSet<ProcessIdentity>> {
@@ -182,7 +182,8 @@ async fn forget(backend: &Backend, entry: &AgentEntry) {
     }
 }
 
-fn identity(process: &ProcessRef) -> ProcessIdentity {
+/// The process that was recorded.
+pub(crate) fn identity_of(process: &ProcessRef) -> ProcessIdentity {
     let ProcessRef { pid, start_time, boot_id } = process.clone();
     ProcessIdentity { pid, start_time, boot_id }
 }

@@ -56,8 +56,10 @@ pub(crate) enum Guard {
 pub(crate) enum Taken {
     /// The caller holds it and decides about the session.
     Acquired,
-    /// Somebody else decides about the session.
+    /// It is guarded: somebody else decides about the session.
     Observed,
+    /// It is being launched or tracked by this very backend.
+    InUse,
 }
 
 /// An execution that this backend drives.
@@ -81,11 +83,14 @@ impl ExecutionStore {
 
     /// Takes the session's guard unless it is guarded, being launched or tracked already.
     pub(crate) fn guard(&mut self, session: &SessionId) -> Taken {
-        if self.slots.contains_key(session) {
-            return Taken::Observed;
+        match self.slots.get(session) {
+            Some(Slot::Guarded(_)) => Taken::Observed,
+            Some(Slot::Launching | Slot::Tracked(_)) => Taken::InUse,
+            None => {
+                self.slots.insert(session.clone(), Slot::Guarded(Guard::Recovering));
+                Taken::Acquired
+            }
         }
-        self.slots.insert(session.clone(), Slot::Guarded(Guard::Recovering));
-        Taken::Acquired
     }
 
     /// Turns the session's guard into one that outlives recovery (S-002.16).
@@ -323,7 +328,7 @@ mod tests {
         assert!(store.claim_launch(&session()).unwrap_err().retryable);
         assert!(store.release(&session()));
         assert!(store.claim_launch(&session()).is_ok());
-        assert_eq!(store.guard(&session()), Taken::Observed);
+        assert_eq!(store.guard(&session()), Taken::InUse);
     }
 
     #[test]

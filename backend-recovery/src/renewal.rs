@@ -62,12 +62,22 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
                 if std::mem::replace(&mut healthy, false) {
                     warn!(server = %server.identity, error, "ownership renewal failed");
                 }
-                if ports::nobody_listens(&*backend.seams.network, server.address).await {
+                if is_gone(backend, server).await {
                     return TenureEnded::Gone;
                 }
             }
         }
     }
+}
+
+/// Whether nobody listens there, or the server's process has ended and its place is taken.
+async fn is_gone(backend: &Backend, server: &ServerInUse) -> bool {
+    if let Some(process) = &server.runs_as
+        && matches!(backend.seams.processes.runs(process).await, Ok(false))
+    {
+        return true;
+    }
+    ports::nobody_listens(&*backend.seams.network, server.address).await
 }
 
 /// What one renewal came to.

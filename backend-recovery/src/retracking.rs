@@ -9,16 +9,17 @@ use futures_util::future::join_all;
 use seam::{Monotonic, within};
 use tracing::{info, warn};
 use wire::client::CallFailed;
-use wire::{InstanceId, InstanceList, InstanceState, InstanceStatus, SessionId};
+use wire::{InstanceId, InstanceList, InstanceState, InstanceStatus, SessionId, TurnStatus};
 
 use crate::adoption::AdoptedServer;
 use crate::api::{Named, SessionState};
 use crate::backend::{Backend, answered, chain};
 use crate::correlation::{Plan, Retrack, Stop, correlate};
 use crate::ports::nobody_listens;
+use crate::recovery_guard::Taken;
 use crate::sessions;
 use crate::stop::stop_and_see_gone;
-use crate::store::{InventoryRow, StoreFailed};
+use crate::store::{InventoryRow, Settled, StoreFailed};
 use crate::tending::report_turns;
 
 /// What became of every record and instance of the adopted server.
@@ -41,8 +42,6 @@ enum NotRetracked {
     LoserNotStopped,
     #[error("its turn status could not be read")]
     TurnUnreadable(#[source] CallFailed),
-    #[error("its record could not be written")]
-    Store(#[from] StoreFailed),
     #[error("its control server was lost meanwhile")]
     ServerLost,
     #[error("the bound over recovery passed")]
@@ -58,6 +57,8 @@ enum Stopped {
     NotGone,
     /// Its server is gone; what is left of it is to be looked for (ruling 15).
     WithoutServer,
+    /// It was left alone: this backend has launched it since the inventory was read.
+    LeftAlone,
 }
 
 /// Enumerates, within the per-read budget.
@@ -110,6 +111,7 @@ impl Retracked {
             Stopped::Gone => self.stopped.push(Named { id: instance.to_string(), reason }),
             Stopped::NotGone => drop(self.not_gone.insert(session.clone(), reason)),
             Stopped::WithoutServer => drop(self.without_server.insert(session.clone())),
+            Stopped::LeftAlone => {}
         }
     }
 }
@@ -158,20 +160,7 @@ async fn rebuild(
     let turns = answered(backend.config.read_retries, || server.client().turn(instance))
         .await
         .map_err(NotRetracked::TurnUnreadable)?;
-    let address = server.client().endpoint().address.to_string();
-    let at = backend.wall_ms();
-    let store = &backend.store;
-    store.point_execution(session, instance, identity, address, status.agent.clone(), at).await?;
-    if let Some(provider) = &status.provider_session {
-        store.set_provider_session(session, provider.to_string(), at).await?;
-    }
-    // The kept outcome before the session is published (S-004.2).
-    let settled = store.apply_turn_status(session, identity, turns, at).await?;
-    report_turns(session, &settled.applied, "status");
-    if status.state == InstanceState::Ready && !settled.open {
-        let from = &[SessionState::Created, SessionState::Starting, SessionState::Idle];
-        store.move_session(session, from, SessionState::WaitingForInput, at).await?;
-    }
+    let settled = made_durable(backend, server, session, &status, &turns).await;
     let at = backend.now().since_origin();
     if !sessions::publish_retracked(backend, identity, session, &status, settled.acknowledge) {
         return Err(NotRetracked::ServerLost);
@@ -187,13 +176,62 @@ async fn rebuild(
     Ok(())
 }
 
+/// Writes what was found, until it is written or the bound cuts it off: an agent that works is not stopped because the
+/// store's disk was full for a moment. The kept outcome is applied before the session is published (S-004.2).
+async fn made_durable(
+    backend: &Arc<Backend>,
+    server: &AdoptedServer,
+    session: &SessionId,
+    status: &InstanceStatus,
+    turns: &TurnStatus,
+) -> Settled {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match write(backend, server, session, status, turns).await {
+            Ok(settled) => return settled,
+            Err(failed) => {
+                warn!(%session, error = %chain(&failed), "re-tracked session could not be written yet");
+            }
+        }
+        backend.seams.clock.sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Each of its steps changes nothing when it is done again.
+async fn write(
+    backend: &Arc<Backend>,
+    server: &AdoptedServer,
+    session: &SessionId,
+    status: &InstanceStatus,
+    turns: &TurnStatus,
+) -> Result<Settled, StoreFailed> {
+    let (store, identity, at) = (&backend.store, &server.identity.server, backend.wall_ms());
+    let address = server.client().endpoint().address.to_string();
+    store.point_execution(session, &status.instance, identity, address, status.agent.clone(), at).await?;
+    if let Some(provider) = &status.provider_session {
+        store.set_provider_session(session, provider.to_string(), at).await?;
+    }
+    let settled = store.apply_turn_status(session, identity, turns.clone(), at).await?;
+    report_turns(session, &settled.applied, "status");
+    if status.state == InstanceState::Ready && !settled.open {
+        let from = &[SessionState::Created, SessionState::Starting, SessionState::Idle];
+        store.move_session(session, from, SessionState::WaitingForInput, at).await?;
+    }
+    Ok(settled)
+}
+
 async fn stop_one(backend: &Arc<Backend>, server: &AdoptedServer, planned: &Stop) -> Stopped {
     let Stop { instance, session, reason } = planned;
-    info!(%instance, %session, %reason, "surviving instance is stopped");
     // The session's guard first (ruling 12), so that nobody launches beside an instance that may stay.
     let taken = backend.executions().guard(session);
+    if taken == Taken::InUse {
+        info!(%instance, %session, "instance of a launch of this backend is left alone");
+        return Stopped::LeftAlone;
+    }
+    info!(%instance, %session, %reason, "surviving instance is stopped");
     let stopped = stop_instance(backend, server, session, instance).await;
-    if stopped == Stopped::Gone && taken == crate::recovery_guard::Taken::Acquired {
+    if stopped == Stopped::Gone && taken == Taken::Acquired {
         backend.executions().release(session);
     }
     stopped
@@ -218,3 +256,7 @@ async fn stop_instance(
     warn!(%session, %instance, "guard held for an unstopped instance");
     Stopped::NotGone
 }
+
+/// A full disk often has room again within moments; the bound over recovery ends it.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -95,10 +95,11 @@ async fn settle(
     input: ResumeInput,
 ) -> Result<ServerInUse, Unsettled> {
     let server = backend.server()?;
+    // Also of a session that was left out of the inventory, whose instance is an orphan.
+    stop_all(backend, session, &server).await?;
     let record = backend.store.executor_record(session).await?.filter(|record| record.live);
     match record {
         Some(record) if record.server == server.identity => {
-            stop_all(backend, session, &server).await?;
             repair(backend, session, Some(record.execution), REPLACED).await;
         }
         Some(record) => settle_inherited(backend, session, &record, input).await?,

@@ -19,7 +19,7 @@ use seam::{Blocking, Disk, block};
 
 pub(crate) use executor_records::{ExecutorRecord, InventoryRow};
 pub(crate) use sessions::{NewSession, Picture};
-pub(crate) use turns::{Applied, Begun};
+pub(crate) use turns::{Applied, Begun, Settled};
 
 /// The backend's durable store. Cheap to clone.
 #[derive(Clone)]

@@ -240,7 +240,8 @@ fn was_stopped(director: &Director, opened: &Opened) -> bool {
     director.look(|world| {
         let mut lines = world.lines().iter();
         lines.any(|line| {
-            line.logged("backend-recovery", "session not re-tracked")
+            // What was ordered may never have been heard.
+            line.logged("controld", "instance stopping")
                 && line.field("session") == opened.session.as_str()
         })
     })
