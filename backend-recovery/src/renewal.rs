@@ -72,12 +72,15 @@ pub(crate) async fn renew(backend: &Arc<Backend>, server: &ServerInUse) -> Tenur
 
 /// Whether nobody listens there, or the server's process has ended and its place is taken.
 async fn is_gone(backend: &Backend, server: &ServerInUse) -> bool {
-    if let Some(process) = &server.runs_as
-        && matches!(backend.seams.processes.runs(process).await, Ok(false))
-    {
-        return true;
+    has_ended(backend, server).await || ports::nobody_listens(&*backend.seams.network, server.address).await
+}
+
+/// Whether the server's process is known to run no more.
+async fn has_ended(backend: &Backend, server: &ServerInUse) -> bool {
+    match &server.runs_as {
+        Some(process) => matches!(backend.seams.processes.runs(process).await, Ok(false)),
+        None => false,
     }
-    ports::nobody_listens(&*backend.seams.network, server.address).await
 }
 
 /// What one renewal came to.
@@ -107,6 +110,10 @@ async fn claim(backend: &Backend, server: &ServerInUse) -> Renewed {
     }
     if !failed.is_disproved() {
         return Renewed::Unreadable(chain(&failed));
+    }
+    if has_ended(backend, server).await {
+        warn!(server = %server.identity, why = %chain(&failed), "control server in use has ended and its place is taken");
+        return Renewed::Ended(TenureEnded::Gone);
     }
     // What calls itself the server in use and does not know our credential has been adopted by another backend. Told
     // apart, because the agents of a server that answers are not ours to end.

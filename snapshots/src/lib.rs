@@ -76,6 +76,11 @@ pub const SHOWN: &[Criterion] = &[
                    next attaches, in each instance's own production order.",
     },
     Criterion {
+        id: "S-001.7",
+        sentence: "On every path, refused adoption and unowned shutdown included, every worktree is left present on \
+                   disk and unmodified.",
+    },
+    Criterion {
         id: "S-002.1",
         sentence: "Each enumerated instance reports the session identity that the control server itself holds for \
                    it, and instances are correlated to inventory records by that identity.",

@@ -122,14 +122,14 @@ pub(super) const CONTROL_ADDRESS: &str = "127.0.0.1:39429";
 /// The folder that the sessions work in.
 pub(super) const WORKSPACE: &str = "/home/user/project";
 
-/// An agent that does as it is told, and one that does not hear SIGTERM.
+/// An agent that does as it is told, and one that hears neither SIGTERM nor the end of its input.
 const PROFILES: &str = "\
 [profiles.scripted]
 command = \"scripted-agent\"
 
 [profiles.deaf]
 command = \"scripted-agent\"
-env = { SCRIPTED_AGENT = '{\"ignore_term\":true}' }
+env = { SCRIPTED_AGENT = '{\"ignore_term\":true,\"ignore_stdin_end\":true}' }
 ";
 
 /// The capability on.

@@ -241,8 +241,7 @@ fn was_stopped(director: &Director, opened: &Opened) -> bool {
         let mut lines = world.lines().iter();
         lines.any(|line| {
             // What was ordered may never have been heard.
-            line.logged("controld", "instance stopping")
-                && line.field("session") == opened.session.as_str()
+            line.logged("controld", "instance stopping") && line.field("session") == opened.session.as_str()
         })
     })
 }

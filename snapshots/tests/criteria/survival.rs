@@ -125,6 +125,33 @@ fn s_001_5() {
 }
 
 #[test]
+fn s_001_7() {
+    let mut shown = Shown::of("S-001.7");
+    let runs: [(&str, snapshots::Told); 11] = [
+        ("the backend is asked to stop", told(&GracefulShutdown, plan(2))),
+        ("the backend is killed", told(&BackendKilledInMidTurn, kill_in_mid_turn())),
+        ("another instance reports the session", told(&OtherInstance, calm())),
+        ("a second backend is refused", told(&SecondBackend, calm())),
+        ("adoption refused, identity", told(&PortThief, calm().knob("answer", ANOTHER_IDENTITY))),
+        ("adoption refused, authentication", told(&PortThief, calm().knob("answer", INVENTED))),
+        ("adoption refused, credential", told(&SecretLost, calm())),
+        ("adoption refused, capability", told(&NewerBuild, calm())),
+        ("superseded by another adopter", told(&Superseded, calm())),
+        ("unowned shutdown", told(&Unowned, plan(1))),
+        ("the capability is switched off", told(&CrashPoint, calm().knob("phase", SHUTDOWN))),
+    ];
+    for (path, told) in &runs {
+        let on_worktree = told.lines.iter().filter(|line| {
+            line.kind == Kind::Effect
+                && ["path", "from", "to"].iter().any(|field| line.field(field).starts_with(WORKSPACE))
+        });
+        let others = on_worktree.filter(|line| line.program() != "scripted-agent").count();
+        shown.say(&format!("{path}: effects on the worktree by anybody but agents"), others);
+    }
+    shown.compare();
+}
+
+#[test]
 fn s_002_1() {
     let told = told(&BackendKilledInMidTurn, kill_in_mid_turn());
     let mut shown = Shown::of("S-002.1");
