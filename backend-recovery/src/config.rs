@@ -4,7 +4,7 @@
 //! What only the control server reads is passed through as written, so that it judges what the operator wrote.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -144,7 +144,9 @@ impl Config {
             })?;
         let standalone_host = source
             .text("agent.standaloneHost", "KANDEV_AGENT_STANDALONE_HOST")?
-            .map_or_else(|| "127.0.0.1".to_owned(), |found| found.value);
+            .map_or(Ok("127.0.0.1".to_owned()), |found| {
+                found.parse(host, "one host of this machine is needed that can be dialled, such as 127.0.0.1, and not all of them")
+            })?;
         let standalone_port = source
             .text("agent.standalonePort", "KANDEV_AGENT_STANDALONE_PORT")?
             .map_or(Ok(DEFAULT_PORT), |found| found.parse(port, "a port between 1 and 65535 is needed"))?;
@@ -429,6 +431,12 @@ fn whole(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
+/// One that can be dialled: an address that stands for all of them would let everybody in, and is nobody's (O-001.12).
+fn host(text: &str) -> Option<String> {
+    let all = text.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+    (!text.is_empty() && !all).then(|| text.to_owned())
+}
+
 fn port(text: &str) -> Option<u16> {
     whole(text).and_then(|number| u16::try_from(number).ok()).filter(|port| *port != 0)
 }
@@ -490,6 +498,21 @@ mod tests {
         assert_eq!((config.standalone_host.as_str(), config.standalone_port), ("127.0.0.1", 39_429));
         assert_eq!(config.recovery_deadline, Duration::from_secs(30));
         assert_eq!((config.read_timeout, config.read_retries), (Duration::from_secs(2), 2));
+    }
+
+    #[test]
+    fn the_control_servers_host_is_one_that_can_be_dialled() {
+        for fine in ["127.0.0.1", "::1", "localhost", "192.0.2.7"] {
+            let file = format!("[agent]\nstandaloneHost = {fine:?}");
+            assert_eq!(config(&file, &[]).unwrap().standalone_host, fine);
+        }
+        for all in ["0.0.0.0", "::", ""] {
+            let refused = config("", &[("KANDEV_AGENT_STANDALONE_HOST", all)]).unwrap_err().to_string();
+            assert!(
+                refused.contains("KANDEV_AGENT_STANDALONE_HOST") && refused.contains("127.0.0.1"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]

@@ -81,10 +81,11 @@ impl From<StartFailed> for Attempt {
 
 /// Starts a server, records it and gives it for use.
 pub(crate) async fn start(backend: &Arc<Backend>) -> Result<ServerInUse, StartFailed> {
-    let configured = configured_address(backend).await?;
+    let resolved = configured_addresses(backend).await?;
+    let configured = resolved[0];
     let mut address = configured;
     let mut elsewhere = None;
-    if !ports::is_free(&*backend.seams.network, configured).await {
+    if !ports::is_free(&*backend.seams.network, configured, &resolved).await {
         address = another_port(backend, configured).await?;
         elsewhere = Some(format!("somebody else listens at {configured}"));
         warn!(%configured, %address, "configured control port is taken, using another");
@@ -107,12 +108,16 @@ pub(crate) async fn start(backend: &Arc<Backend>) -> Result<ServerInUse, StartFa
     Err(StartFailed::PortsTaken { address })
 }
 
-async fn configured_address(backend: &Backend) -> Result<SocketAddr, StartFailed> {
+/// What the configured host resolves to, at least one.
+async fn configured_addresses(backend: &Backend) -> Result<Vec<SocketAddr>, StartFailed> {
     let host = &backend.config.standalone_host;
     let failed = |cause| StartFailed::NoAddress { host: host.clone(), cause };
     let addresses =
         backend.seams.network.resolve(host, backend.config.standalone_port).await.map_err(failed)?;
-    addresses.into_iter().next().ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
+    match addresses.is_empty() {
+        true => Err(failed(std::io::ErrorKind::NotFound.into())),
+        false => Ok(addresses),
+    }
 }
 
 async fn another_port(backend: &Backend, configured: SocketAddr) -> Result<SocketAddr, StartFailed> {

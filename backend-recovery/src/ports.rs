@@ -1,5 +1,6 @@
 //! Whether somebody listens somewhere, and where a control server may listen (O-001.7, O-001.12).
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -18,12 +19,13 @@ pub(crate) async fn nobody_listens(network: &dyn Network, address: SocketAddr) -
     }
 }
 
-/// Whether a server could listen at this address now: nobody answers there or on either loopback address, and a
-/// bind of exactly this address succeeds.
-pub(crate) async fn is_free(network: &dyn Network, address: SocketAddr) -> bool {
+/// Whether a server could listen at this address now: nobody answers there, on any other address that the host's name
+/// resolves to, or on either loopback address, and a bind of exactly this address succeeds (O-001.7).
+pub(crate) async fn is_free(network: &dyn Network, address: SocketAddr, resolved: &[SocketAddr]) -> bool {
     let loopbacks = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    let others = loopbacks.into_iter().map(|host| SocketAddr::new(host, address.port()));
-    for candidate in std::iter::once(address).chain(others.filter(|other| *other != address)) {
+    let loopbacks = loopbacks.into_iter().map(|host| SocketAddr::new(host, address.port()));
+    let others: BTreeSet<SocketAddr> = resolved.iter().copied().chain(loopbacks).collect();
+    for candidate in std::iter::once(address).chain(others.into_iter().filter(|other| *other != address)) {
         let elsewhere = candidate != address;
         let absent = match network.connect(candidate, PROBE_LIMIT).await {
             Ok(_) => false,

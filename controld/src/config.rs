@@ -262,7 +262,7 @@ mod tests {
         for (raw, seconds) in
             [("10m", 600), ("90s", 90), ("1h30m", 5400), ("1.5h", 5400), ("120000ms", 120), (".5h", 1800)]
         {
-            let config = parse(&[(UNOWNED_PERIOD, raw)]).unwrap();
+            let config = parse(&[(UNOWNED_PERIOD, raw), (IDLE_TIMEOUT, "0")]).unwrap();
             assert_eq!(
                 (Duration::from_secs(seconds), vec![]),
                 (config.unowned_period, config.adjustments),

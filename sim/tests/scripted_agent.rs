@@ -288,7 +288,7 @@ async fn start(script: Option<Value>) -> Started {
 
 fn setup() -> AgentSetup {
     let mode = Some("yolo".to_owned());
-    AgentSetup { directory: "/work-tree".to_owned(), mode, step_limit: Duration::from_secs(30) }
+    AgentSetup { directory: "/work-tree".to_owned(), mode, resume: None, step_limit: Duration::from_secs(30) }
 }
 
 fn ended(stop_reason: &str) -> PromptEnd {

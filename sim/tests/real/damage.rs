@@ -75,7 +75,7 @@ fn a_garbage_record_without_a_survivor_costs_nothing() {
         spoil(&stage.home, garbage);
         let backend = stage.serve();
         let status = backend.recovered();
-        assert_eq!("nothing_recorded", status["adoption"]);
+        assert_eq!("garbage_record", status["adoption"]);
         assert_eq!("started", status["server"]["origin"]);
         assert_says(&backend.said(), &["control-server record is garbage and was not used"]);
         assert_eq!(0, backend.terminate());

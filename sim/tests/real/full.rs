@@ -215,4 +215,4 @@ const SESSIONS: usize = 30;
 const DISK_KIB: u32 = 1024;
 
 /// How much of it is left: from nothing to enough for a start, close together where it matters.
-const FREE_KIB: [u32; 14] = [0, 4, 8, 32, 64, 96, 128, 136, 144, 152, 160, 168, 176, 512];
+const FREE_KIB: [u32; 18] = [0, 4, 8, 32, 64, 96, 100, 104, 108, 112, 116, 120, 124, 128, 136, 144, 160, 512];

@@ -49,7 +49,9 @@ fn ended_and_resumed(stage: &Stage, session: &str, agent: u32) {
     assert!(!processes::runs(agent), "it was ended before anything was said about its session");
     assert_eq!("INTERRUPTED", view["turn"]["state"]);
     assert_eq!(Vec::<String>::new(), entries(stage), "nothing is left to look for");
-    stage.until("a control server", || stage.controld());
+    stage.until("another control server", || {
+        stage.get("/api/status").filter(|status| !status["server"].is_null())
+    });
     stage.tell(&["session", "resume", session]);
     let again = stage.agent(session);
     assert_ne!(agent, again);
