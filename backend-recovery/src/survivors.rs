@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seam::Wall;
+use tokio::sync::MutexGuard;
 use tracing::{info, warn};
 use wire::ServerIdentity;
 
@@ -126,6 +127,13 @@ async fn let_go(backend: &Arc<Backend>, survivor: &Survivor) -> Result<(), Store
 /// Removes the secrets of servers that are neither in use nor noted as survivors: nobody accepts them any more. Those
 /// of the server in use are its confirmation's to remove.
 pub(crate) async fn sweep_secrets(backend: &Backend) {
+    // No server is being started meanwhile: its secret is stored before it is in use.
+    let starting = backend.starting.lock().await;
+    sweep_secrets_after(backend, &starting).await;
+}
+
+/// The same, for whoever starts a server.
+pub(crate) async fn sweep_secrets_after(backend: &Backend, _started: &MutexGuard<'_, ()>) {
     let Ok(in_use) = backend.server() else { return };
     let Ok(survivors) = backend.store.survivors().await else { return };
     let kept: BTreeSet<ServerIdentity> =

@@ -56,14 +56,14 @@ pub(crate) async fn tend(backend: Arc<Backend>) {
 pub(crate) async fn start_own(backend: &Arc<Backend>) {
     let starter = Arc::clone(backend);
     let started = tokio::spawn(async move {
-        let _starting = starter.starting.lock().await;
+        let starting = starter.starting.lock().await;
         if starter.is_closed() {
             return;
         }
         match control_server::start(&starter).await {
             Ok(server) => {
                 starter.use_server(server);
-                survivors::sweep_secrets(&starter).await;
+                survivors::sweep_secrets_after(&starter, &starting).await;
             }
             Err(failed) => {
                 error!(reason = %chain(&failed), "control server could not be started");

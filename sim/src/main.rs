@@ -319,7 +319,7 @@ const JOBS: usize = 2;
 const FRESH_SECONDS: u64 = 60;
 
 /// The same ones every time: a change that breaks something common fails here, at the same seed for everybody.
-const FIXED_SEEDS: (u64, u64) = (1, 41);
+const FIXED_SEEDS: (u64, u64) = (1, 26);
 
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
