@@ -245,29 +245,30 @@ pub const SHOWN: &[Criterion] = &[
 pub const FAMILIES: &[Family] = &[
     Family {
         prefix: "S-001",
-        planted_bug: "let the backend stop its instances when it receives SIGTERM: S-001.1 then prints a stop \
-                      request and an agent that is gone",
+        planted_bug: "let the backend stop its instances when it receives SIGTERM: S-001.1 then prints that its run \
+                      fails, since the open turn is interrupted",
     },
     Family {
         prefix: "S-002",
         planted_bug: "correlate by the record's instance id instead of the reported session: S-002.2 then prints \
-                      an instance that is stopped as an orphan",
-    },
-    Family {
-        prefix: "O-002",
-        planted_bug: "let the backend take the home lock after it has opened its store: O-002.4 then prints effects \
-                      on the database",
+                      that its run fails, since the session is never tracked again",
     },
     Family {
         prefix: "O-001",
-        planted_bug: "send the stored credential with the challenge: O-001.10 then prints a request that carried one",
+        planted_bug: "send the stored credential with the challenge: O-001.10 then prints that its run fails, since \
+                      the thief heard a credential",
     },
     Family {
-        prefix: "O-004",
-        planted_bug: "judge the capabilities before the proof: O-004.2 then prints no proof before them",
+        prefix: "O-002",
+        planted_bug: "let the backend take the home lock after it has opened its store: O-002.4 then prints that its \
+                      run fails, since the database is named and not who holds the home",
     },
     Family {
         prefix: "O-003",
         planted_bug: "let an event stream renew ownership: O-003.1 then prints a longer time to the decision",
+    },
+    Family {
+        prefix: "O-004",
+        planted_bug: "judge the capabilities before the proof: O-004.2 then prints no proof before the judgement",
     },
 ];

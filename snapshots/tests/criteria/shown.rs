@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sim::scenarios::{PERIOD_CASES, Periods};
 use sim::{Fault, Kind, Plan, Scenario, run_one};
-use snapshots::{Told, criterion, yes};
+use snapshots::{SHOWN, Told, criterion, yes};
 
 /// What a snapshot shows, line by line.
 pub(crate) struct Shown {
@@ -88,7 +88,19 @@ impl Shown {
 }
 
 pub(crate) fn told(scenario: &dyn Scenario, plan: Plan) -> Told {
-    Told::by(run_one(scenario, SEED, Some(plan)))
+    let report = run_one(scenario, SEED, Some(plan));
+    if let Err(failure) = &report.outcome {
+        show_failure(&format!("the run of {} fails: {}", scenario.name(), failure.violation));
+    }
+    Told::by(report)
+}
+
+/// A run that fails changes the snapshot of the criterion that it was to show.
+fn show_failure(failure: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or_default().rsplit("::").next().unwrap_or_default();
+    let Some(shown) = SHOWN.iter().find(|criterion| criterion.test_name() == test) else { return };
+    Shown { id: shown.id, text: format!("{} {}\n\n{failure}\n", shown.id, shown.sentence) }.compare();
 }
 
 pub(crate) fn calm() -> Plan {
