@@ -43,7 +43,7 @@ enum ServerSlot {
     /// None; why, for people.
     Missing { why: String },
     /// This one.
-    InUse(ServerInUse),
+    InUse(Box<ServerInUse>),
 }
 
 /// A control server that is this backend's own: it was proved or started by it.
@@ -142,7 +142,7 @@ impl Backend {
     /// There is none, and why.
     pub(crate) fn server(&self) -> Result<ServerInUse, Refused> {
         match &*self.server_slot() {
-            ServerSlot::InUse(server) => Ok(server.clone()),
+            ServerSlot::InUse(server) => Ok(ServerInUse::clone(server)),
             ServerSlot::Missing { why } => Err(Refused::for_now(
                 RefusalCode::ControlServerUnavailable,
                 format!("there is no control server to work with: {why}"),
@@ -159,7 +159,7 @@ impl Backend {
     }
 
     pub(crate) fn use_server(&self, server: ServerInUse) {
-        *self.server_slot() = ServerSlot::InUse(server);
+        *self.server_slot() = ServerSlot::InUse(Box::new(server));
     }
 
     pub(crate) fn lose_server(&self, why: String) {

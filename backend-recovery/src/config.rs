@@ -459,8 +459,7 @@ const PASSED_THROUGH: [(&str, &str); 3] = [
 /// A configuration file is a few kilobytes; a larger one is something else and is not read into memory.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
-const DEFAULT_LISTEN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 38_429);
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 38_429);
 const DEFAULT_PORT: u16 = 39_429;
 
 /// S-003.7: default and accepted range of the bound.

@@ -244,11 +244,13 @@ impl State {
 
     /// How often each invariant judged, by its parts.
     pub(crate) fn judged(&self) -> BTreeMap<(&'static str, &'static str), u64> {
-        let parts = |observer: &Box<dyn Observer>| {
-            let id = observer.id();
-            observer.judged().into_iter().map(move |(part, count)| ((id, part), count)).collect::<Vec<_>>()
-        };
-        self.observers.iter().flat_map(parts).collect()
+        let mut judged = BTreeMap::new();
+        for observer in &self.observers {
+            for (part, count) in observer.judged() {
+                judged.insert((observer.id(), part), count);
+            }
+        }
+        judged
     }
 
     /// From here on no fault is applied.

@@ -73,11 +73,11 @@ async fn note_state(
         InstanceState::Ended | InstanceState::Stopping => Ok(true),
         InstanceState::Ready => {
             let at = backend.wall_ms();
-            if let Some(provider) = &status.provider_session {
-                if backend.store.set_provider_session(session, provider.to_string(), at).await? {
-                    let text = "its agent did not load the earlier conversation: a new one was begun";
-                    backend.store.note(session, text.to_owned(), at).await?;
-                }
+            if let Some(provider) = &status.provider_session
+                && backend.store.set_provider_session(session, provider.to_string(), at).await?
+            {
+                let text = "its agent did not load the earlier conversation: a new one was begun";
+                backend.store.note(session, text.to_owned(), at).await?;
             }
             let from = &[SessionState::Starting];
             backend.store.move_session(session, from, SessionState::WaitingForInput, at).await?;

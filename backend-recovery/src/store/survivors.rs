@@ -86,7 +86,7 @@ mod tests {
         };
         now(store.note_survivor(survivor.clone())).unwrap();
         now(store.note_survivor(survivor.clone())).unwrap();
-        assert_eq!(now(store.survivors()).unwrap(), [survivor.clone()]);
+        assert_eq!(now(store.survivors()).unwrap(), std::slice::from_ref(&survivor));
         now(store.forget_survivor(&survivor.server)).unwrap();
         assert_eq!(now(store.survivors()).unwrap(), []);
     }

@@ -1,9 +1,9 @@
 //! O-001 and O-004: which control server may be adopted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sim::scenarios::*;
-use sim::{Kind, Line, Plan};
+use sim::{Kind, Line};
 use snapshots::yes;
 
 use crate::shown::*;
