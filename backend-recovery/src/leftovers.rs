@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use wire::{AgentEntry, INSTANCE_MARK, ProcessRef, ServerIdentity, SessionId};
 
 use crate::backend::{Backend, SESSION_MARKER};
+use crate::survivors;
 
 /// What is left of a session's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,8 +115,16 @@ pub(crate) async fn settle(
     agent: Option<&ProcessRef>,
     end: bool,
 ) -> Leftover {
-    let entries = entries(backend).await;
-    let traces = Traces::of_session(session, agent, &entries);
+    let Some(spared) = spared(backend).await else {
+        return Leftover::Remains { why: "which control servers of ours live could not be read".to_owned() };
+    };
+    let (living, entries): (Vec<_>, Vec<_>) =
+        entries(backend).await.into_iter().partition(|entry| spared.contains(&entry.server));
+    let mut traces = Traces::of_session(session, agent, &entries);
+    // An agent of a server that lives carries the session's mark, too: then that mark says nothing.
+    if living.iter().any(|entry| entry.session == *session) {
+        traces.marks.retain(|(name, _)| *name != SESSION_MARKER);
+    }
     let leftover = if end { traces.end(backend).await } else { traces.look(backend).await };
     if end && leftover == Leftover::Gone {
         for entry in &entries {
@@ -125,6 +134,24 @@ pub(crate) async fn settle(
         }
     }
     leftover
+}
+
+/// The servers of ours that may live: the one in use, and the survivors that are not over. None if that cannot be read.
+async fn spared(backend: &Backend) -> Option<BTreeSet<ServerIdentity>> {
+    let mut spared: BTreeSet<ServerIdentity> =
+        backend.server().ok().map(|server| server.identity).into_iter().collect();
+    for survivor in backend.store.survivors().await.ok()? {
+        if !survivors::is_over(backend, &survivor).await {
+            spared.insert(survivor.server);
+        }
+    }
+    Some(spared)
+}
+
+/// Which servers have written down an agent for this session.
+pub(crate) async fn servers_of(backend: &Backend, session: &SessionId) -> BTreeSet<ServerIdentity> {
+    let entries = entries(backend).await.into_iter().filter(|entry| entry.session == *session);
+    entries.map(|entry| entry.server).collect()
 }
 
 /// Ends every agent that a server which is gone has left, also those of sessions that are not in the inventory.

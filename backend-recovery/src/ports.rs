@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use seam::Network;
 
-/// Whether nobody listens at this address: it refuses a bounded connection. A listener that is merely slow or
-/// full is never reported as absent.
+/// Whether nobody listens at this address: it refuses a bounded connection, and can be bound (O-001.7). A listener that
+/// is merely slow or full, or whose connection was refused in between, is never reported as absent.
 pub(crate) async fn nobody_listens(network: &dyn Network, address: SocketAddr) -> bool {
-    match network.connect(address, PROBE_LIMIT).await {
-        Ok(_) => false,
-        Err(error) => matches!(
-            error.kind(),
-            ErrorKind::ConnectionRefused | ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable
-        ),
+    let Err(error) = network.connect(address, PROBE_LIMIT).await else { return false };
+    match error.kind() {
+        // This host does not have the address any more.
+        ErrorKind::AddrNotAvailable | ErrorKind::NetworkUnreachable => true,
+        ErrorKind::ConnectionRefused => match network.listen(address).await {
+            Ok(_) => true,
+            // Whoever may not bind it cannot tell by that.
+            Err(error) => error.kind() != ErrorKind::AddrInUse,
+        },
+        _ => false,
     }
 }
 

@@ -8,8 +8,8 @@ use wire::ServerIdentity;
 
 use crate::api::Named;
 use crate::backend::{Backend, chain};
-use crate::correlation::admissible;
 use crate::leftovers::Leftover;
+use crate::recovery_guard::Taken;
 use crate::retracking::Retracked;
 use crate::store::{ExecutorRecord, InventoryRow, StoreFailed};
 use crate::tending::{repair, repair_without_server};
@@ -49,16 +49,32 @@ pub(crate) async fn reconcile(
     let mut report = PassReport { stopped: backend.report().stopped.clone(), ..PassReport::default() };
     let survivors = backend.store.survivors().await?;
     for row in rows {
+        let session = &row.record.session;
+        if matches!(&survey, Survey::Enumerated(retracked) if retracked.sessions.contains(session)) {
+            continue;
+        }
+        // Decided while it is held: a user may have resumed the session since.
+        let taken = match row.passthrough {
+            true if !backend.executions().is_occupied(session) => Taken::Observed,
+            true => Taken::InUse,
+            false => backend.executions().guard(session),
+        };
+        if taken == Taken::InUse {
+            let reason = "a launch of this backend has taken it over".to_owned();
+            report.left.push(Named { id: session.to_string(), reason });
+            continue;
+        }
         let survivor = survivors.iter().find(|survivor| survivor.server == row.record.server);
         let left = match survivor {
             Some(survivor) => Some(format!("control server {}", survivor.describe())),
             None => judge(backend, row, &survey).await,
         };
         if let Some(reason) = left {
-            let session = &row.record.session;
             warn!(%session, reason, "record left as it is");
             report.left.push(Named { id: session.to_string(), reason });
-            release(backend, row);
+        }
+        if backend.executions().release(session) {
+            info!(%session, "guard released");
         }
     }
     if let Survey::Enumerated(retracked) = survey {
@@ -80,7 +96,6 @@ async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> O
     let record = &row.record;
     let session = &record.session;
     match survey {
-        Survey::Enumerated(retracked) if retracked.sessions.contains(session) => None,
         Survey::Enumerated(retracked) => {
             if let Some(reason) = retracked.not_gone.get(session) {
                 return Some(format!("an instance of it is not known to be gone: {reason}"));
@@ -100,7 +115,6 @@ async fn judge(backend: &Arc<Backend>, row: &InventoryRow, survey: &Survey) -> O
             }
             let reason = "the backend restarted and its agent was gone";
             repair(backend, session, Some(now.execution), reason).await;
-            release(backend, row);
             None
         }
         Survey::NobodyAnswered { server } => {
@@ -118,13 +132,5 @@ async fn without_server(backend: &Arc<Backend>, record: &ExecutorRecord, end: bo
     {
         Leftover::Gone => None,
         Leftover::Remains { why } => Some(format!("its agent may still run: {why}")),
-    }
-}
-
-/// Releases the record's guard, unless it is one that outlives recovery.
-fn release(backend: &Backend, row: &InventoryRow) {
-    let session = &row.record.session;
-    if admissible(row).is_ok() && backend.executions().release(session) {
-        info!(%session, "guard released");
     }
 }

@@ -178,6 +178,15 @@ impl ExecutionStore {
         self.troubles.clone()
     }
 
+    /// Turns the session's launch into a guard, in one step: its agent may live, and nobody launches another one until
+    /// that is decided.
+    pub(crate) fn guard_launch(&mut self, session: &SessionId) {
+        if matches!(self.slots.get(session), Some(Slot::Launching)) {
+            self.troubles.remove(session);
+            self.slots.insert(session.clone(), Slot::Guarded(Guard::Recovering));
+        }
+    }
+
     /// Gives up the session's launch.
     pub(crate) fn abandon_launch(&mut self, session: &SessionId) {
         if matches!(self.slots.get(session), Some(Slot::Launching)) {

@@ -15,12 +15,11 @@ use crate::adoption::AdoptedServer;
 use crate::api::{Named, SessionState};
 use crate::backend::{Backend, answered, chain};
 use crate::correlation::{Plan, Retrack, Stop, correlate};
-use crate::ports::nobody_listens;
 use crate::recovery_guard::Taken;
 use crate::sessions;
 use crate::stop::stop_and_see_gone;
 use crate::store::{InventoryRow, Settled, StoreFailed};
-use crate::tending::report_turns;
+use crate::tending::{is_gone, report_turns};
 
 /// What became of every record and instance of the adopted server.
 #[derive(Default)]
@@ -48,17 +47,17 @@ enum NotRetracked {
     BoundPassed,
 }
 
-/// How the stop of one instance ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// How the stop of one instance ended; of several, the greatest counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stopped {
-    /// It was seen gone.
-    Gone,
-    /// It may live; its session's guard is held (S-002.16).
-    NotGone,
-    /// Its server is gone; what is left of it is to be looked for (ruling 15).
-    WithoutServer,
     /// It was left alone: this backend has launched it since the inventory was read.
     LeftAlone,
+    /// It was seen gone.
+    Gone,
+    /// Its server is gone; what is left of it is to be looked for (ruling 15).
+    WithoutServer,
+    /// It may live; its session's guard is held (S-002.16).
+    NotGone,
 }
 
 /// Enumerates, within the per-read budget.
@@ -128,7 +127,7 @@ async fn one(
     status: InstanceStatus,
     bound: Monotonic,
 ) -> Outcome {
-    let left = bound.since(backend.now()).max(Duration::from_millis(1));
+    let left = bound.since(backend.now());
     let work = rebuild(backend, server, planned, status);
     let failed = match within(&*backend.seams.clock, left, work).await {
         Ok(Ok(())) => return Outcome::Published,
@@ -138,8 +137,11 @@ async fn one(
     let (session, instance) = (&planned.session, &planned.instance);
     let reason = chain(&failed);
     warn!(%session, %instance, reason, "session not re-tracked");
-    // A session that nobody tracks is not left with a live agent (S-002.15).
-    let stopped = stop_instance(backend, server, session, instance).await;
+    // A session that nobody tracks is not left with a live agent (S-002.15); the bound may have cut off the stop of a
+    // duplicate, which is ordered again.
+    let losers = planned.losers.iter().filter(|_| matches!(failed, NotRetracked::BoundPassed));
+    let stops = losers.chain([instance]).map(|one| stop_instance(backend, server, session, one));
+    let stopped = join_all(stops).await.into_iter().max().expect("the winner itself is among them");
     Outcome::NotRetracked { stopped, reason }
 }
 
@@ -231,7 +233,8 @@ async fn stop_one(backend: &Arc<Backend>, server: &AdoptedServer, planned: &Stop
     }
     info!(%instance, %session, %reason, "surviving instance is stopped");
     let stopped = stop_instance(backend, server, session, instance).await;
-    if stopped == Stopped::Gone && taken == Taken::Acquired {
+    let decided = matches!(stopped, Stopped::Gone | Stopped::WithoutServer);
+    if decided && taken == Taken::Acquired {
         backend.executions().release(session);
     }
     stopped
@@ -249,7 +252,7 @@ async fn stop_instance(
     if stop_and_see_gone(&*backend.seams.clock, client, instance, retries).await.is_ok() {
         return Stopped::Gone;
     }
-    if nobody_listens(&*backend.seams.network, client.endpoint().address).await {
+    if is_gone(backend, client.endpoint().address, &server.identity.server).await {
         return Stopped::WithoutServer;
     }
     backend.executions().hold(session, instance.clone());

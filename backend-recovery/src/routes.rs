@@ -169,8 +169,8 @@ async fn status(State(api): State<Arc<Api>>) -> Json<StatusView> {
 }
 
 async fn create(State(api): State<Arc<Api>>, body: Body) -> Result<Json<SessionView>, Refused> {
-    let request: CreateSession = read(body).await?;
-    sessions::create(&api.backend, request).await.map(Json)
+    let (backend, request) = (Arc::clone(&api.backend), read::<CreateSession>(body).await?);
+    on_its_own(async move { sessions::create(&backend, request).await }).await
 }
 
 async fn list(State(api): State<Arc<Api>>) -> Result<Json<SessionList>, Refused> {
@@ -189,8 +189,9 @@ async fn prompt(
     Path(session): Path<String>,
     body: Body,
 ) -> Result<Json<TurnView>, Refused> {
+    let (backend, session) = (Arc::clone(&api.backend), session_id(session)?);
     let input: PromptInput = read(body).await?;
-    sessions::prompt(&api.backend, &session_id(session)?, input).await.map(Json)
+    on_its_own(async move { sessions::prompt(&backend, &session, input).await }).await
 }
 
 async fn cancel(State(api): State<Arc<Api>>, Path(session): Path<String>) -> Result<Json<Done>, Refused> {
@@ -214,11 +215,17 @@ async fn stop(
     Path(session): Path<String>,
 ) -> Result<Json<SessionView>, Refused> {
     let (backend, session) = (Arc::clone(&api.backend), session_id(session)?);
-    // On its own: a user who goes away does not leave a stop half done.
-    let stopping = tokio::spawn(async move { sessions::stop(&backend, &session).await });
-    match stopping.await {
-        Ok(stopped) => stopped.map(Json),
-        Err(_) => Err(Refused::for_now(RefusalCode::ControlServerFailed, "the stop was cut off")),
+    on_its_own(async move { sessions::stop(&backend, &session).await }).await
+}
+
+/// What is begun is carried out, also for a user who goes away: he leaves neither a stop half done nor a session claimed
+/// for a launch that never comes, nor a turn that nobody delivers.
+async fn on_its_own<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refused>> + Send + 'static,
+) -> Result<Json<T>, Refused> {
+    match tokio::spawn(work).await {
+        Ok(done) => done.map(Json),
+        Err(_) => Err(Refused::for_now(RefusalCode::ControlServerFailed, "the request was cut off")),
     }
 }
 
@@ -229,12 +236,7 @@ async fn resume(
 ) -> Result<Json<SessionView>, Refused> {
     let input: ResumeInput = read(body).await?;
     let (backend, session) = (Arc::clone(&api.backend), session_id(session)?);
-    // On its own: a user who goes away does not leave the session claimed for a launch that never comes.
-    let resuming = tokio::spawn(async move { sessions::resume(&backend, &session, input).await });
-    match resuming.await {
-        Ok(resumed) => resumed.map(Json),
-        Err(_) => Err(Refused::for_now(RefusalCode::Launching, "the launch was cut off")),
-    }
+    on_its_own(async move { sessions::resume(&backend, &session, input).await }).await
 }
 
 #[derive(Deserialize)]

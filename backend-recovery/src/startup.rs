@@ -215,6 +215,7 @@ async fn go_on_beside(backend: &Arc<Backend>, record: ControlServerRecord, reaso
             () = noted => {}
         }
         go_on_alone(&backend).await;
+        survivors::watch(backend).await;
     });
 }
 
@@ -262,6 +263,11 @@ async fn adopt(
     tokio::spawn(tend(Arc::clone(backend)));
     tokio::spawn(confirm(Arc::clone(backend), client, identity.clone(), server.rotation()));
     match enumerate(backend, &server).await {
+        // Not complete within the bound: nothing is stopped (S-003.7, S-002.12).
+        Ok(_) if backend.now() >= bound => {
+            error!(server = %identity, "adopted control server was enumerated after the bound over recovery");
+            Survey::NotEnumerated
+        }
         Ok(listed) => Survey::Enumerated(carry_out(backend, &server, rows, listed, bound).await),
         Err(failed) => {
             // S-002.12: nothing recovered, nothing stopped, no second server.
@@ -275,7 +281,7 @@ async fn adopt(
 /// (O-004.3): it is stopped, on the strength of the same proof.
 async fn stop_unusable(backend: &Arc<Backend>, server: ProvenServer) -> Survey {
     info!(server = %server.identity.server, "own control server is not used and is shut down");
-    if shut_down(backend, server.client()).await {
+    if shut_down(backend, server.client(), &server.identity.server).await {
         backend.report().stopped.push(Named {
             id: server.identity.server.to_string(),
             reason: "the control server was shut down".to_owned(),
@@ -311,7 +317,7 @@ async fn shut_down_backend(backend: &Arc<Backend>, lock: Box<dyn Lock>) {
             let dropped = backend.executions().remove_all().len();
             info!(server = %server.identity, sessions = dropped, "detached from the control server");
         } else {
-            let gone = shut_down(backend, &server.client).await;
+            let gone = shut_down(backend, &server.client, &server.identity).await;
             info!(server = %server.identity, gone, "control server shut down with its backend");
             if let Some(process) = &server.process {
                 drop(process.lifeline.lock().expect("nobody panics holding the lifeline").take());

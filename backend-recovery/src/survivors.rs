@@ -76,12 +76,13 @@ pub(crate) async fn note(
 pub(crate) async fn watch(backend: Arc<Backend>) {
     loop {
         let survivors = match backend.store.survivors().await {
+            Ok(survivors) if survivors.is_empty() => return,
             Ok(survivors) => survivors,
-            Err(failed) => return warn!(error = %chain(&failed), "survivors could not be read"),
+            Err(failed) => {
+                warn!(error = %chain(&failed), "survivors could not be read");
+                Vec::new()
+            }
         };
-        if survivors.is_empty() {
-            return;
-        }
         for survivor in survivors {
             if !is_over(&backend, &survivor).await {
                 continue;

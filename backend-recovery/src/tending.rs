@@ -8,7 +8,7 @@ use std::time::Duration;
 use seam::within;
 use tracing::{error, info, warn};
 use wire::client::ControlClient;
-use wire::{InstanceId, SessionId};
+use wire::{InstanceId, ServerIdentity, SessionId};
 
 use crate::api::{SessionState, TurnState};
 use crate::backend::{Backend, ServerInUse, chain};
@@ -29,7 +29,7 @@ pub(crate) async fn tend(backend: Arc<Backend>) {
                 TenureEnded::Superseded => return let_go(&backend, &server),
                 TenureEnded::ShuttingDown => {
                     // Its agents are its own as long as it answers.
-                    let gone = seen_gone(&backend, server.address).await;
+                    let gone = seen_gone(&backend, server.address, &server.identity).await;
                     lost(&backend, &server, gone).await;
                 }
                 TenureEnded::Gone => lost(&backend, &server, true).await,
@@ -85,14 +85,14 @@ pub(crate) async fn settle_start(backend: &Backend) {
 
 /// Stops a server that is ours through the ownership shutdown and tells whether it was seen gone: nobody listens
 /// where it did.
-pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool {
+pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient, server: &ServerIdentity) -> bool {
     let address = client.endpoint().address;
     let mut left = backend.config.read_retries;
     loop {
         match client.shutdown().await {
             Ok(_) => break,
             Err(failed) if failed.refusal() == Some(wire::RefusalCode::ShuttingDown) => break,
-            Err(_) if ports::nobody_listens(&*backend.seams.network, address).await => return true,
+            Err(_) if is_gone(backend, address, server).await => return true,
             // A 401 can only be a dead credential.
             Err(failed) if left == 0 || failed.is_unauthorized() || failed.is_disproved() => {
                 warn!(%address, error = %chain(&failed), "ownership shutdown failed");
@@ -101,15 +101,24 @@ pub(crate) async fn shut_down(backend: &Backend, client: &ControlClient) -> bool
             Err(_) => left -= 1,
         }
     }
-    seen_gone(backend, address).await
+    seen_gone(backend, address, server).await
 }
 
-/// Waits until nobody listens there any more; false if somebody still does after [`SHUTDOWN_LIMIT`].
-pub(crate) async fn seen_gone(backend: &Backend, address: SocketAddr) -> bool {
+/// Whether this server is gone: nobody listens where it did, or somebody who says that he is another.
+pub(crate) async fn is_gone(backend: &Backend, address: SocketAddr, server: &ServerIdentity) -> bool {
+    if ports::nobody_listens(&*backend.seams.network, address).await {
+        return true;
+    }
+    let answer = backend.stranger(address, backend.config.read_timeout).identity().await;
+    answer.is_ok_and(|answer| answer.server != *server)
+}
+
+/// Waits until this server is gone; false if it is not after [`SHUTDOWN_LIMIT`].
+pub(crate) async fn seen_gone(backend: &Backend, address: SocketAddr, server: &ServerIdentity) -> bool {
     let clock = &backend.seams.clock;
     let ends = clock.monotonic().after(SHUTDOWN_LIMIT);
     while clock.monotonic() < ends {
-        if ports::nobody_listens(&*backend.seams.network, address).await {
+        if is_gone(backend, address, server).await {
             info!(%address, "control server gone");
             return true;
         }

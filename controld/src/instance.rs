@@ -216,7 +216,8 @@ impl Instance {
             }),
             provider_session: state.provider_session.clone(),
             source_roots: self.request.source_roots.clone(),
-            last_seq: state.backlog.last(),
+            // With those that still wait for room: they are produced, and will have the next places.
+            last_seq: Seq(state.backlog.last().0 + state.own_events.len() as u64),
             acknowledged: state.backlog.acknowledged(),
             retained: state.backlog.retained(),
             paused_since_ms: state.backlog.paused_since().map(|since| since.unix_millis),

@@ -48,18 +48,27 @@ pub(crate) async fn stop(backend: &Arc<Backend>, session: &SessionId) -> Result<
         Ok(execution) => stop_execution(backend, session, execution).await?,
         Err(refused) if refused.code == RefusalCode::NoAgent => {
             view(backend, session).await?;
-            if backend.store.executor_record(session).await?.is_some_and(|record| record.live) {
-                let message = "whether the session's agent lives is not known, since its control server could not be \
-                               asked; restart the backend to look again";
-                return Err(Refused::for_good(RefusalCode::UnstoppedAgent, message));
-            }
-            let (to, turns) = (SessionState::Cancelled, TurnState::Cancelled);
-            let reason = STOPPED.to_owned();
-            backend.store.end_execution(session, None, to, turns, reason, backend.wall_ms()).await?;
+            // Claimed, so that nobody resumes it meanwhile.
+            backend.executions().claim_launch(session)?;
+            let stopped = stop_without_agent(backend, session).await;
+            backend.executions().abandon_launch(session);
+            stopped?;
         }
         Err(refused) => return Err(refused),
     }
     view(backend, session).await
+}
+
+/// A session that has no agent by all that is known.
+async fn stop_without_agent(backend: &Backend, session: &SessionId) -> Result<(), Refused> {
+    if backend.store.executor_record(session).await?.is_some_and(|record| record.live) {
+        let message = "whether the session's agent lives is not known, since its control server could not be asked; \
+                       resume the session, which looks again";
+        return Err(Refused::for_good(RefusalCode::UnstoppedAgent, message));
+    }
+    let (to, turns, at) = (SessionState::Cancelled, TurnState::Cancelled, backend.wall_ms());
+    backend.store.end_execution(session, None, to, turns, STOPPED.to_owned(), at).await?;
+    Ok(())
 }
 
 async fn stop_execution(
@@ -77,18 +86,25 @@ async fn stop_execution(
     if let Err(failed) = gone {
         // It may live on: it is followed again, and can be stopped again. Unless its server was lost meanwhile, and
         // with it this execution: then that has the last word on the session.
-        if let Some(again) = backend.executions().follow_again(session, &execution) {
-            tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), again, Vec::new()));
-        }
+        follow_again(backend, session, &execution);
         return Err(Refused::for_now(RefusalCode::ControlServerFailed, chain(&failed)));
     }
     let (to, turns) = (SessionState::Cancelled, TurnState::Cancelled);
     let (reason, at) = (STOPPED.to_owned(), backend.wall_ms());
-    let ended = backend.store.end_execution(session, Some(instance.clone()), to, turns, reason, at).await?;
+    let ended = backend.store.end_execution(session, Some(instance.clone()), to, turns, reason, at).await;
+    // Whoever follows it finds that it is gone, and writes that down once it can.
+    let ended = ended.inspect_err(|_| follow_again(backend, session, &execution))?;
     report_turns(session, &ended, "stop");
     backend.executions().remove(session, execution.epoch);
     info!(%session, %instance, "session stopped");
     Ok(())
+}
+
+fn follow_again(backend: &Arc<Backend>, session: &SessionId, execution: &Execution) {
+    let again = backend.executions().follow_again(session, execution);
+    if let Some(again) = again {
+        tokio::spawn(stream::follow(Arc::clone(backend), session.clone(), again, Vec::new()));
+    }
 }
 
 /// The session's execution; an unknown session is told apart from one without an agent.

@@ -56,9 +56,8 @@ pub(crate) async fn create(backend: &Arc<Backend>, request: CreateSession) -> Re
     };
     let session = launch.session.clone();
     info!(%session, profile = launch.profile_name, "session created");
-    let shown = view(backend, &session).await;
     tokio::spawn(run(Arc::clone(backend), server, launch));
-    shown
+    view(backend, &session).await
 }
 
 /// Everything that one launch is made from.
@@ -187,12 +186,11 @@ async fn not_gone(backend: &Arc<Backend>, server: &ServerInUse, session: &Sessio
             nobody_listens(&*backend.seams.network, server.address).await
         }
         // It was lost: it may still be on its way out.
-        _ => seen_gone(backend, server.address).await,
+        _ => seen_gone(backend, server.address, &server.identity).await,
     };
-    backend.executions().abandon_launch(session);
+    backend.executions().guard_launch(session);
+    info!(%session, gone, "guard taken");
     if gone {
-        let taken = backend.executions().guard(session);
-        info!(%session, ?taken, "guard taken");
         repair_without_server(backend, session, &instance, None, true).await;
     } else {
         backend.executions().hold(session, instance);

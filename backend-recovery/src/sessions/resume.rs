@@ -11,18 +11,17 @@
 use std::sync::Arc;
 
 use tracing::info;
-use wire::{ProviderSessionId, SessionId};
+use wire::{ProviderSessionId, ServerIdentity, SessionId};
 
 use super::launch::{Launch, WorkspacePlan, run};
 use super::view;
 use crate::api::{RefusalCode, Refused, ResumeInput, SessionState, SessionView};
 use crate::backend::{Backend, ServerInUse, answered, chain};
 use crate::leftovers::{self, Leftover};
-use crate::ports::nobody_listens;
 use crate::stop::stop_and_see_gone;
 use crate::store::ExecutorRecord;
 use crate::survivors;
-use crate::tending::repair;
+use crate::tending::{self, repair};
 
 /// Begins the launch; answers before the agent is up.
 pub(crate) async fn resume(
@@ -103,8 +102,13 @@ async fn settle(
             repair(backend, session, Some(record.execution), REPLACED).await;
         }
         Some(record) => settle_inherited(backend, session, &record, input).await?,
-        // A record that is closed is closed after its agent was seen gone; an entry may still say otherwise.
-        None => end_leftovers(backend, session, None).await?,
+        // A record that is closed was closed after its agent was seen gone, or beside a survivor.
+        None => {
+            for server in leftovers::servers_of(backend, session).await {
+                refuse_beside(backend, session, &server, input).await?;
+            }
+            end_leftovers(backend, session, None).await?;
+        }
     }
     Ok(server)
 }
@@ -138,19 +142,7 @@ async fn settle_inherited(
     record: &ExecutorRecord,
     input: ResumeInput,
 ) -> Result<(), Unsettled> {
-    let survivors = backend.store.survivors().await?;
-    let survivor = survivors.iter().find(|survivor| survivor.server == record.server);
-    if let Some(survivor) = survivor
-        && !survivors::is_over(backend, survivor).await
-    {
-        if !input.beside_survivor {
-            let message = format!(
-                "an agent of session {session} may still run: control server {}. Try again then, or launch beside it \
-                 with --beside-survivor",
-                survivor.describe()
-            );
-            return Err(Refused::for_now(RefusalCode::Survivor, message).into());
-        }
+    if refuse_beside(backend, session, &record.server, input).await? {
         info!(%session, server = %record.server, "launched beside a survivor");
         repair(backend, session, Some(record.execution.clone()), BESIDE).await;
         return Ok(());
@@ -158,6 +150,32 @@ async fn settle_inherited(
     end_leftovers(backend, session, Some(record)).await?;
     repair(backend, session, Some(record.execution.clone()), REPLACED).await;
     Ok(())
+}
+
+/// Refuses the launch if this server is a survivor that may still run the session's agent, unless the user asked for it
+/// (ruling 11). Tells whether it is one.
+async fn refuse_beside(
+    backend: &Arc<Backend>,
+    session: &SessionId,
+    server: &ServerIdentity,
+    input: ResumeInput,
+) -> Result<bool, Unsettled> {
+    let survivors = backend.store.survivors().await?;
+    let Some(survivor) = survivors.iter().find(|survivor| survivor.server == *server) else {
+        return Ok(false);
+    };
+    if survivors::is_over(backend, survivor).await {
+        return Ok(false);
+    }
+    if input.beside_survivor {
+        return Ok(true);
+    }
+    let message = format!(
+        "an agent of session {session} may still run: control server {}. Try again then, or launch beside it with \
+         --beside-survivor",
+        survivor.describe()
+    );
+    Err(Refused::for_now(RefusalCode::Survivor, message).into())
 }
 
 /// Ends what a server that is gone has left of the session's agent; refuses by name what cannot be ended.
@@ -186,14 +204,12 @@ async fn end_leftovers(
     }
 }
 
-/// Whether the record's server is gone: nobody listens where it did, or somebody who says that he is another.
+/// Whether the record's server is gone.
 async fn is_gone(backend: &Backend, record: &ExecutorRecord) -> bool {
-    let Ok(address) = record.address.parse() else { return false };
-    if nobody_listens(&*backend.seams.network, address).await {
-        return true;
+    match record.address.parse() {
+        Ok(address) => tending::is_gone(backend, address, &record.server).await,
+        Err(_) => false,
     }
-    let answer = backend.stranger(address, backend.config.read_timeout).identity().await;
-    answer.is_ok_and(|answer| answer.server != record.server)
 }
 
 fn unstopped(session: &SessionId, instance: wire::InstanceId, why: &str) -> Unsettled {

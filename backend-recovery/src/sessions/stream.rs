@@ -88,7 +88,11 @@ impl Follower<'_> {
                     self.backend.server_doubted.notify_one();
                 }
                 Detached::Superseded => return self.superseded(),
-                Detached::Gone => return self.gone().await,
+                Detached::Gone => match self.gone().await {
+                    Ok(()) => return,
+                    // Told again at the next attachment, until it can be written.
+                    Err(_) => {}
+                },
                 Detached::Ended => return,
             }
             self.backend.seams.clock.sleep(pause).await;
@@ -251,10 +255,9 @@ impl Follower<'_> {
         }
     }
 
-    async fn gone(&self) {
+    async fn gone(&self) -> Result<(), Detached> {
         let reason = "the control server no longer has its agent".to_owned();
-        // A store that cannot be written leaves the record to the next start's reconciliation.
-        let _left = self.end(SessionState::Idle, TurnState::Interrupted, reason).await;
+        self.end(SessionState::Idle, TurnState::Interrupted, reason).await
     }
 
     async fn end(&self, to: SessionState, turns: TurnState, reason: String) -> Result<(), Detached> {

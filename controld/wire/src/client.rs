@@ -153,9 +153,10 @@ impl Possession {
         let (status, bytes) = asked.map_err(|cause| CallFailed::Exchange { operation, cause })?;
         let unproven = |why: String, given| CallFailed::Unproven { operation, why, given };
         if !status.is_success() {
+            // The one thing that is believed without a proof: nothing is sent to it any more.
             return Err(match refused(operation, status, &bytes) {
-                CallFailed::Unreadable { status, .. } => unproven(format!("it answered {status}"), false),
-                refused => refused,
+                ending if ending.refusal() == Some(RefusalCode::ShuttingDown) => ending,
+                _ => unproven(format!("it answered {status}"), false),
             });
         }
         let answer: ProofAnswer = serde_json::from_slice(&bytes)

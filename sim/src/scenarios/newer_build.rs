@@ -65,9 +65,9 @@ impl Scenario for NewerBuild {
 }
 
 /// The replies to the shutdown and to all its retries are lost: identity and proof have the first two connections, and
-/// each attempt is followed by a look at whether somebody still listens.
+/// each attempt is followed by a look at whether somebody still listens, and who.
 pub fn with_lost_shutdown(plan: Plan) -> Plan {
-    [3, 5, 7].into_iter().fold(plan, |plan, connect| {
+    [3, 6, 9].into_iter().fold(plan, |plan, connect| {
         plan.with(Fault::LostReply { process: "backend-recovery".to_owned(), life: 2, connect })
     })
 }
