@@ -88,11 +88,12 @@ impl Follower<'_> {
                     self.backend.server_doubted.notify_one();
                 }
                 Detached::Superseded => return self.superseded(),
-                Detached::Gone => match self.gone().await {
-                    Ok(()) => return,
+                Detached::Gone => {
+                    if self.gone().await.is_ok() {
+                        return;
+                    }
                     // Told again at the next attachment, until it can be written.
-                    Err(_) => {}
-                },
+                }
                 Detached::Ended => return,
             }
             self.backend.seams.clock.sleep(pause).await;
