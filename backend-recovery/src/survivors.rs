@@ -101,14 +101,21 @@ pub(crate) async fn watch(backend: Arc<Backend>) {
 
 /// Whether a survivor no longer stands in anybody's way.
 pub(crate) async fn is_over(backend: &Backend, survivor: &Survivor) -> bool {
-    backend.wall_ms() >= survivor.ends_ms()
-        || nobody_listens(&*backend.seams.network, survivor.endpoint).await
+    backend.wall_ms() >= survivor.ends_ms() || is_gone(backend, survivor).await
+}
+
+/// Whether nobody listens where it did, or our own server does: nobody else can have that address.
+async fn is_gone(backend: &Backend, survivor: &Survivor) -> bool {
+    let used = backend.server();
+    let replaced =
+        used.is_ok_and(|used| used.address == survivor.endpoint && used.identity != survivor.server);
+    replaced || nobody_listens(&*backend.seams.network, survivor.endpoint).await
 }
 
 /// It is gone: what is left of its agents is ended, its sessions are repaired (O-003.5), then its secrets go.
 async fn let_go(backend: &Arc<Backend>, survivor: &Survivor) -> Result<(), StoreFailed> {
     // What still listens there now is not known to be another's: its agents are not ours to end.
-    let end = nobody_listens(&*backend.seams.network, survivor.endpoint).await;
+    let end = is_gone(backend, survivor).await;
     info!(server = %survivor.server, seen_gone = end, "survivor is over");
     for record in backend.store.live_records_of(&survivor.server).await? {
         let session = &record.session;

@@ -90,15 +90,19 @@ impl Matrix {
     }
 
     fn writes(&self, text: &mut String) {
-        let life = self.phase.life();
-        let writes: Vec<(u64, String)> =
-            (1..=self.until["backend_writes"]).map(|write| (write, "write".to_owned())).collect();
-        let failing = writes.iter().map(|(write, _)| {
-            vec![Fault::WriteFails { process: "backend-recovery".to_owned(), life, write: *write }]
-        });
-        let columns = [self.outcomes(failing.collect())];
-        text.push_str("\nthe backend's write to its disk, which fails once:\n");
-        table(text, &["fails"], &writes, &columns);
+        let from = self.from.get("server_writes").copied().unwrap_or(0);
+        let sides = [
+            ("backend", "backend-recovery", self.phase.life(), 1..=self.until["backend_writes"]),
+            ("control server", "controld", 1, from + 1..=self.until["server_writes"]),
+        ];
+        for (whose, process, life, writes) in sides {
+            let rows: Vec<(u64, String)> = writes.clone().map(|write| (write, "write".to_owned())).collect();
+            let failing = writes
+                .map(|write| vec![Fault::WriteFails { process: process.to_owned(), life, write }])
+                .collect();
+            text.push_str(&format!("\nthe {whose}'s write to its disk, which fails once:\n"));
+            table(text, &["fails"], &rows, &[self.outcomes(failing)]);
+        }
     }
 
     /// The effects of a process's life, by ordinal, with what they are.

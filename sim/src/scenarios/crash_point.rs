@@ -233,6 +233,7 @@ fn note_point(director: &Director, text: &str, phase: Phase) {
             ("backend_connects", count(&backend, |one| one.connects)),
             ("backend_writes", count(&backend, |one| one.writes)),
             ("server_effects", count(&server, |one| one.effects)),
+            ("server_writes", count(&server, |one| one.writes)),
         ],
     );
 }
