@@ -192,10 +192,9 @@ async fn end_leftovers(
     match leftovers::settle(backend, session, agent, gone).await {
         Leftover::Gone => Ok(()),
         Leftover::Remains { why } if gone => {
-            let instance = record.map(|record| record.execution.clone());
-            let mut unsettled = unstopped(session, wire::InstanceId::new("unknown"), &why);
-            unsettled.unstopped = instance.or(unsettled.unstopped);
-            Err(unsettled)
+            let unknown = || wire::InstanceId::new("unknown");
+            let instance = record.map_or_else(unknown, |record| record.execution.clone());
+            Err(unstopped(session, instance, &why))
         }
         Leftover::Remains { why } => {
             let message = format!("an agent of session {session} may still run: {why}");
